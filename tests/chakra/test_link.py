@@ -129,15 +129,6 @@ def with_facts(folder: Path, pid: int, offsets: tuple[int, ...]) -> ExecutionTra
     return read(folder / "et.json")
 
 
-def test_process_sequence_numbers_and_shapes_confirm_a_pair(tmp_path: Path) -> None:
-    """The rows are of process 1. Numbers that differ by a constant are of two windows, and confirm nothing where those are wanted."""
-    for offset, confirms, confidence in ((0, True, 1.0), (40, None, 2 / 3)):
-        observed = with_facts(tmp_path, 1, (offset,))
-        found = link_traces(observed, lumos.read(tmp_path / "kineto.json").traces[0], other_window=offset > 0)
-        assert [(v.fact, v.confirms) for v in found.votes] == [("process", True), ("sequence-numbers", confirms), ("shapes", True)]
-        assert (found.confidence, found.link_rate) == (pytest.approx(confidence), 1.0)
-
-
 def test_the_step_is_the_one_whose_sequence_numbers_agree(tmp_path: Path) -> None:
     """Ten steps that are alike; the observer's file is of the eighth, from 700 us on, by its numbers alone."""
     with_facts(tmp_path, 1, (0,))

@@ -29,21 +29,6 @@ def one_collective(kind: str = "all-reduce", nbytes: int = 1000, ranks: int = 2,
     )
 
 
-def test_a_lag_becomes_part_of_what_waits_for_it() -> None:
-    alone = lower(one_collective(joined=False))
-    assert alone.duration.tolist() == [10_000, 7_000, 20_000, 7_000]
-    assert alone.start.tolist() == [0, 10_000, 0, 20_000]
-
-
-def test_a_collective_lasts_from_the_last_arrival() -> None:
-    workload = lower(one_collective())
-    # The last is ready at 20 us, starts 2 us later by the lag, and transfers 5 us.
-    assert workload.start.tolist() == [0, 20_000, 0, 20_000]
-    assert workload.duration.tolist() == [10_000, 7_000, 20_000, 7_000]
-    assert workload.groups == ((0, 1),)
-    assert workload.communication.size.tolist() == [1000, 1000]
-
-
 @pytest.mark.parametrize(
     ("kind", "type_", "size"),
     [
@@ -75,13 +60,6 @@ def test_missing_bytes_are_reported() -> None:
     workload = lower(one_collective(nbytes=-1))
     assert workload.communication.size.tolist() == [LEAST_BYTES] * 2
     assert [d.code for d in workload.diagnostics] == ["communication-unsized"]
-
-
-def test_members_of_different_sizes_take_the_largest() -> None:
-    graph = one_collective("all-to-all")
-    assert graph.collectives is not None
-    uneven = replace(graph.collectives, nbytes=np.array([64, 4096], np.int64))
-    assert lower(replace(graph, collectives=uneven)).communication.size.tolist() == [4096, 4096]
 
 
 def test_a_rank_that_starts_later_is_delayed_by_a_node() -> None:

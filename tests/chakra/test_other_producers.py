@@ -85,39 +85,6 @@ def _unversioned(metadata: Metadata) -> bytes:
     return encode_metadata(metadata)[2 + len("0.0.4") :]
 
 
-def test_a_microbenchmark_of_one_collective(tmp_path: Path) -> None:
-    """One node a rank with `involved_dim`, no group: 64 bytes, 32 at a time, there and back, added in between: 3 x 32 ns."""
-    beside(tmp_path, "Network.yml", "Ring_sys.json")
-    (tmp_path / "RemoteMemory.json").write_text('{"memory-type": "NO_MEMORY_EXPANSION"}')
-    attrs = (
-        Attribute("is_cpu_op", "bool", False),
-        Attribute("comm_type", "int64", 0),
-        Attribute("comm_size", "int64", 64),
-        Attribute("involved_dim", "bool_list", (True,)),
-    )
-    for rank in range(2):
-        write_nodes(tmp_path / f"all_reduce.{rank}.et", [ChakraNode(0, "ALL_REDUCE", NodeType.COLL, attrs=attrs)])
-    assert check(tmp_path).violations == ()
-    assert ends(tmp_path) == [10 + 2 * (32 + 10) + 3 * 32] * 2
-
-
-def test_samples_of_a_generator_with_durations_and_messages(tmp_path: Path) -> None:
-    """Two microseconds of compute, then a message of 100 bytes to the next rank."""
-    beside(tmp_path, "net.yml", "sys.json")
-    peers = (("comm_dst", NodeType.SEND), ("comm_src", NodeType.RECV))
-    for rank, (peer, kind) in enumerate(peers):
-        attrs = (
-            Attribute("is_cpu_op", "bool", False),
-            Attribute(peer, "int32", 1 - rank),
-            Attribute("comm_size", "int64", 100),
-            Attribute("comm_tag", "int32", 7),
-        )
-        nodes = [ChakraNode(1, "COMP_NODE", duration_micros=2), ChakraNode(2, kind.name, kind, data_deps=(1,), attrs=attrs)]
-        write_nodes(tmp_path / f"sample.{rank}.et", nodes)
-    assert check(tmp_path).violations == ()
-    assert ends(tmp_path) == [2100, 2100]
-
-
 def test_json_sets_of_protobuf_and_by_hand(tmp_path: Path) -> None:
     node = {"id": "1", "type": "COMP_NODE", "durationMicros": "3", "attr": [{"name": "is_cpu_op", "int32Val": 0}, {"name": "outputs"}]}
     forms = {
@@ -131,21 +98,6 @@ def test_json_sets_of_protobuf_and_by_hand(tmp_path: Path) -> None:
             (folder / f"job.{rank}.json").write_text(text)
         assert ends(folder) == [3000, 3000]
         assert not any(d.code == "file-left-out" for d in lumos.read(folder).diagnostics)
-
-
-def test_of_two_ready_nodes_the_smaller_id_goes_first_wherever_it_stands(tmp_path: Path) -> None:
-    """At 5 us nodes 2 and 10 wait for the device; 2 became ready later, but goes first: it ends at 8 us, not at 28."""
-    host = Attribute("is_cpu_op", "bool", True)
-    nodes = [
-        ChakraNode(9, "first", duration_micros=5),
-        ChakraNode(10, "long", duration_micros=20),
-        ChakraNode(11, "host", duration_micros=2, attrs=(host,)),
-        ChakraNode(2, "late", duration_micros=3, data_deps=(11,)),
-    ]
-    write_nodes(tmp_path / "job.0.et", nodes)
-    job = lumos.build(lumos.read(tmp_path))
-    end = dict(zip((job.names[n] for n in job.name), simulate(job).end.tolist(), strict=True))
-    assert end == {"first": 5000, "host": 2000, "late": 8000, "long": 28_000}
 
 
 def recorded(folder: Path) -> None:

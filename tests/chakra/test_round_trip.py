@@ -16,15 +16,13 @@ from tests.drawn_graph import drawn_collectives, drawn_graph
 import lumos
 from lumos.analyze.loop.steps import members, step_times
 from lumos.chakra.checks import check
-from lumos.chakra.exporting import export_graph, ordered
-from lumos.chakra.gather import gather
-from lumos.chakra.lower import lower
+from lumos.chakra.exporting import export_graph
 from lumos.chakra.write import node_frames
 from lumos.errors import GraphError, LumosError, TraceError, UsageError
 from lumos.graph.table import Dependency, Graph, Kind, Processor
 from lumos.simulation import simulate
 from lumos.trace.chakra.et import stream
-from lumos.trace.chakra.schema import Attribute, ChakraNode
+from lumos.trace.chakra.schema import ChakraNode
 
 
 @st.composite
@@ -106,13 +104,6 @@ def steps_of(job: Graph) -> list[tuple[str, str, int, int]]:
     return [(t.name, t.basis, round(t.length_ns / 1000), round(t.latency_ns / 1000)) for t in times]
 
 
-def test_steps_that_follow_one_another_keep_their_periods(ahead: Graph, tmp_path: Path) -> None:
-    expected = [("ProfilerStep#0", "latency", 40, 40), ("ProfilerStep#1", "period", 30, 60), ("ProfilerStep#2", "period", 30, 80)]
-    assert steps_of(ahead) == expected
-    export_graph(ahead, tmp_path)
-    assert steps_of(lumos.build(lumos.read(tmp_path))) == expected
-
-
 def test_steps_that_stand_alone_come_back_alone(operation_jobs: Any, tmp_path: Path) -> None:
     """Two steps of a pipeline as whole operations, whose times hold within a step only."""
     table = operation_jobs.write_table(tmp_path / "trace.parquet", operation_jobs.pipeline((3, 4)))
@@ -166,41 +157,3 @@ def test_control_dependencies_that_contradict_are_reported(tmp_path: Path) -> No
     job = lumos.build(lumos.read(tmp_path))
     assert [d.code for d in job.diagnostics] == ["control-dependencies-ignored", "never-measured"]
     assert simulate(job).end.max() == 7_000
-
-
-def test_compute_without_a_duration_is_costed(tmp_path: Path) -> None:
-    facts = (Attribute("num_ops", "int64", 9_000_000), Attribute("tensor_size", "uint64", 16))
-    write_nodes(tmp_path / "job.0.et", [ChakraNode(1, "k", attrs=facts)])
-    (tmp_path / "net.yml").write_text("topology: [ Switch ]\nnpus_count: [ 2 ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n")
-    (tmp_path / "sys.json").write_text('{"scheduling-policy": "LIFO", "peak-perf": 3, "local-mem-bw": 100}')
-    job = lumos.build(lumos.read(tmp_path))
-    assert simulate(job).end.tolist() == [3_000]  # 9 M operations at 3 TFLOP/s
-    assert [d.code for d in job.diagnostics] == ["costed", "never-measured"]
-
-
-def test_gathering_keeps_groups_of_the_same_ranks_apart(stages: Path) -> None:
-    (stages / "groups.json").write_text('{"1": [0, 1], "2": [2, 3], "3": [0, 1]}')
-    assert gather(lumos.read(stages)).groups == ((0, 1), (2, 3))
-
-
-def test_a_predicted_job_exports_and_comes_back(tmp_path: Path) -> None:
-    """tp 2, pp 2, dp 2: the job has one rank for each stage, and the messages between stages are sends and receives."""
-    from lumos.plan.configuration import Settings, job_from
-    from lumos.prediction.predict import predict_job
-
-    plan = {"model": "gpt3-13b", "cluster": "h100", "gpus": 8, "global_batch": 16, "seq": 2048, "tp": 2, "pp": 2, "dp": 2, "micro_batch": 2}
-    job = predict_job(job_from(Settings(**plan)), coarse=True).timeline.graph  # type: ignore[arg-type]
-    export_graph(job, tmp_path, exact_ns=True)
-    assert check(tmp_path).violations == ()
-    again = lumos.build(lumos.read(tmp_path))
-    assert simulate(again).end.max() == simulate(job).end.max() - simulate(job).start.min()
-    assert again.collectives is not None and {"send", "receive"} <= set(again.collectives.kinds)
-
-
-def test_ranks_agree_on_collectives_that_begin_together() -> None:
-    """Two collectives are ready at once; the second rank lists them the other way round, and still takes the same one first."""
-    rows = [(Kind.COLLECTIVE, processor, 5_000) for processor in (1, 2, 5, 4)]
-    before = lower(_graph(rows, [], [0, 3, 1, 2], 0))
-    after = ordered(before)
-    assert after.queue.tolist() == [1, 2, 1, 2]
-    assert (before.dep.tolist(), after.dep.tolist()) == ([], [0, 2])

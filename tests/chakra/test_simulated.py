@@ -23,12 +23,6 @@ def amounts(operations: list[int], moved: list[int]) -> Amounts:
     return Amounts(np.array(operations, np.int64), np.array(moved, np.int64), np.full(len(moved), -1, np.int32), dtype=DType.BF16)
 
 
-def test_one_compute_node_at_a_time() -> None:
-    """The collective of 5 us and its lag of 2 us without peers is compute; on each rank it follows 10 or 20 us: nothing overlaps."""
-    workload = lower(one_collective(joined=False))
-    assert as_simulated(workload, Network((Dimension(2, 50.0, 500.0),))) == 27_000
-
-
 def test_prices_of_the_network_and_of_the_roof() -> None:
     """On a ring of two ranks an all-reduce takes what the network model says; 10 us of compute take 1e9 operations / 1000 TFLOP/s."""
     known = amounts([10**9, -1, -1, -1], [1, -1, 4_000_000, -1])
@@ -74,9 +68,3 @@ def test_export_says_it_and_a_set_is_priced_by_its_roof(tmp_path: Path) -> None:
 def test_a_roofline_needs_a_cluster(tmp_path: Path, stages: Path, options: dict[str, object]) -> None:
     with pytest.raises(lumos.UsageError, match="--roofline"):
         lumos.chakra.export(stages, tmp_path / "other", roofline=True, **options)
-
-
-def test_nanoseconds_leave_operations_as_they_are(tmp_path: Path) -> None:
-    export_graph(one_collective(), tmp_path / "set", amounts=amounts([7, -1, -1, -1], [1, -1, -1, -1]), exact_ns=True)
-    node = lumos.read(tmp_path / "set").traces[0].metadata["chakra"][0]
-    assert [node.value(name) for name in ("num_ops", "tensor_size", "duration_ns")] == [7, 1, 10_000]

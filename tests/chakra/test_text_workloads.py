@@ -39,37 +39,11 @@ def test_model_parallelism_waits_for_outputs_and_for_input_gradients_but_not_wit
     assert ends(tmp_path) == [3 + GATHERED + 4] * 2
 
 
-@pytest.mark.parametrize(
-    ("policy", "own", "inner"),
-    [
-        ("HYBRID_DATA_MODEL", "", True),
-        ("HYBRID_MODEL_DATA", "", False),
-        ("HYBRID_TRANSFORMER model_parallel_NPU_group: 2", "", True),
-        ("HYBRID_CUSTOMIZED", " HYBRID_MODEL_DATA", False),
-    ],
-)
-def test_hybrid_parallelism_puts_weights_across_the_groups_of_the_model(tmp_path: Path, policy: str, own: str, inner: bool) -> None:
-    pairs = {True: {"[0, 1]", "[2, 3]"}, False: {"[0, 2]", "[1, 3]"}}
-    for passes, met in (("ALLGATHER 40 5 NONE 0 2 NONE 0", inner), ("NONE 0 5 NONE 0 2 ALLREDUCE 64", not inner)):
-        facts = lumos.build(lumos.read(workload(tmp_path, policy, f"a -1 3 {passes} 0{own}", network=FOUR))).collectives
-        assert facts is not None and {facts.groups[group] for group in facts.group} == pairs[met]
-
-
 def test_the_embedding_of_a_recommender_is_exchanged_beside_the_bottom_layers(tmp_path: Path) -> None:
     """40 bytes, 20 of them to the other: 10 + 20 + 10 ns from 3 on, so the top starts at 43; and back beside the bottom's 3 and 2."""
     rows = ["bottom -1 4 NONE 0 2 NONE 0 3 NONE 0 0", "top -1 4 NONE 0 2 NONE 0 3 NONE 0 0"]
     workload(tmp_path, "HYBRID_DLRM 1", "embedding -1 3 ALLTOALL 40 9 ALLTOALL 40 3 NONE 0 0", *rows)
     assert ends(tmp_path) == [43 + 4 + 3 + 2 + 40 + 3] * 2
-
-
-def test_collectives_alone_and_what_is_written_again(tmp_path: Path) -> None:
-    workload(tmp_path, "MICRO", "a -1 0 NONE 0 0 NONE 0 0 ALLREDUCE 64 0")
-    assert ends(tmp_path) == [REDUCED] * 2
-    workload(tmp_path, "DATA", "a -1 1234 NONE 0 0 NONE 0 567 ALLREDUCE 64 89")
-    lumos.chakra.import_(tmp_path, output=tmp_path / "again")
-    beside(tmp_path / "again", "net.yml", "sys.json")
-    assert ends(tmp_path / "again") == ends(tmp_path) == [1234 + 567 + REDUCED + 89] * 2
-    assert lumos.chakra.check(tmp_path / "again").violations == ()
 
 
 @pytest.mark.parametrize(

@@ -60,12 +60,6 @@ def test_text_for_people(run: Any, stages: Path, rewrite: Any) -> None:
     assert status == 1 and "absent-dependency" in out and "job.0.et node 6" in out
 
 
-def test_a_named_cluster_gives_the_network(run: Any, stages: Path, tmp_path: Path) -> None:
-    assert run("export", stages, "-o", tmp_path / "a", "--astra-sim", "--cluster", "h100")[0] == 0
-    text = (tmp_path / "a" / "net.yml").read_text()
-    assert "npus_count: [ 4 ]" in text and "bandwidth: [ 50.0000 ]" not in text
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [

@@ -1,13 +1,11 @@
 """Buckets of gradients: how many layers one holds jumps with the width, by a limit of bytes that follows by hand."""
 
-import numpy as np
 import pytest
 from tests.chakra.synthesis.test_family import plan
 
 from lumos.chakra.lower import lower
-from lumos.chakra.synthesis.buckets import separated
 from lumos.chakra.synthesis.family import sample_family
-from lumos.chakra.synthesis.layers import RepeatedRegion, layer_regions, reordered
+from lumos.chakra.synthesis.layers import reordered
 from lumos.chakra.synthesis.model import SetModel, SetProgram, Symbol, learn
 from lumos.chakra.workload import Workload
 
@@ -33,13 +31,6 @@ def of_sets() -> list[dict[str, int]]:
     return [dict(zip(KEYS, facts, strict=True)) for facts in FACTS]
 
 
-def test_the_limit_and_the_bytes_of_a_layer_are_learned(sets: list[Workload]) -> None:
-    (found,) = separated(sets, of_sets())[1].values()
-    assert found.layer == tuple(4 * width**2 for *_, width in FACTS)
-    assert 9_600 <= found.limit < 10_800  # 6 layers of 1,600 bytes fit, 3 of 3,600 do not
-    assert found.rounding == 0.0
-
-
 @pytest.mark.parametrize(("facts", "held", "source"), [((2, 10, 25), [4, 4, 2], 0), ((4, 5, 40), [1] * 5, 2), ((2, 6, 20), [6], 1)])
 def test_a_sample_is_cut_by_the_limit(sets: list[Workload], facts: tuple[int, ...], held: list[int], source: int) -> None:
     """None of the sets has buckets of 4 layers, and the nearest one to the last facts has buckets of two."""
@@ -52,18 +43,6 @@ def test_a_sample_is_cut_by_the_limit(sets: list[Workload], facts: tuple[int, ..
     assert per_rank.shape[1] == len(expected)
     assert per_rank[0].tolist() == pytest.approx(expected, rel=0.04)
     assert drawn.duration[drawn.communication.node[: len(expected)]].tolist() == pytest.approx(expected, rel=0.06)
-
-
-def test_what_one_limit_does_not_explain_is_no_bucket(sets: list[Workload]) -> None:
-    """Twice as many layers in the buckets of one set, at the same bytes a layer."""
-    doubled = lower(plan(1, 2, 12, 20, exchanged={11: 12 * 1_600}, at_end=20_000))
-    assert not separated([*sets, doubled], [*of_sets(), of_sets()[0]])[1]
-
-
-def test_gathers_as_often_as_there_are_layers_are_a_pass() -> None:
-    labels = np.array([9, *[1, 2] * 6, 8, *list(range(10, 20)) * 6, 7])
-    assert layer_regions(labels, 6) == [RepeatedRegion(1, 2, 6), RepeatedRegion(14, 10, 6)]
-    assert layer_regions(labels, 5) == [RepeatedRegion(14, 10, 6)]
 
 
 def test_a_copy_of_a_layer_waits_for_its_own_gather() -> None:

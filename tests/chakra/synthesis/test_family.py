@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec.structs import replace as replaced
 from tests.chakra.synthesis.test_synthesize import step
 from tests.drawn_graph import drawn_collectives, drawn_graph
 from validation.chakra_distances import distances
@@ -18,7 +17,7 @@ from lumos.chakra.synthesis.facade import disclosure, facts_of_sets
 from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.grid import Grid, grid_of, with_axes
 from lumos.chakra.synthesis.layers import LAYER_NODES, RepeatedRegion, layer_regions, with_more_layers
-from lumos.chakra.synthesis.model import SetModel, SetStructure, learn
+from lumos.chakra.synthesis.model import SetModel, learn
 from lumos.chakra.synthesis.trends import factor, middle, trends, varied
 from lumos.chakra.workload import Workload
 from lumos.errors import UsageError
@@ -96,13 +95,6 @@ def test_a_sample_is_as_the_set_would_be(family: SetModel, tmp_path: Path, facts
     assert check(tmp_path).violations == ()
 
 
-def test_facts_that_are_not_given_are_drawn_and_follow_the_seed(family: SetModel) -> None:
-    drawn = [sample_family(family, seed).facts for seed in range(8)]
-    assert drawn == [sample_family(family, seed).facts for seed in range(8)]
-    assert len({tuple(facts.values()) for facts in drawn}) > 3
-    assert all(sample_family(family, seed, {"width": 15}).facts["width"] == 15 for seed in range(3))
-
-
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
@@ -137,34 +129,6 @@ def test_the_grid_is_read_from_communicators(sources: list[Workload]) -> None:
         grid_of(structure, {"tp": 4})
 
 
-def test_communicators_of_the_same_ranks_stay_apart(sources: list[Workload]) -> None:
-    """Two ranks that reduce in two communicators by turns; with four ranks there are two of four."""
-    structure = learn([sources[1]]).structures[0]
-    programs = (replaced(p, comm=tuple((*row[:3], i % 2, *row[4:]) for i, row in enumerate(p.comm))) for p in structure.programs)
-    twice = SetStructure(tuple(programs), structure.groups * 2)
-    assert with_axes(twice, grid_of(twice, {"tp": 2}), {"tp": 4}).groups == ((0, 1, 2, 3),) * 2
-
-
-def test_messages_keep_to_the_pipeline_when_ranks_are_added() -> None:
-    """Two stages of two replicas, ranks 0 and 1 before 2 and 3; with three replicas rank 0 sends to rank 3."""
-    source = lower(messages(2))
-    structure = learn([source]).structures[0]
-    grown = with_axes(structure, grid_of(structure, {"dp": 2, "pp": 2}), {"dp": 3, "pp": 2})
-    peers = [row[4] for program in grown.programs for row in program.comm]
-    assert peers == [3, 3, 3, -3, -3, -3]
-
-
-def messages(replicas: int) -> Graph:
-    """Each rank of the first stage sends to one of the second, which then computes."""
-    ranks = range(2 * replicas)
-    return drawn_graph(
-        [Processor(rank, True, "stream 7", 0, 7) for rank in ranks],
-        [(rank, Kind.COLLECTIVE, "message", 10 * US) for rank in ranks],
-        sets=[(rank, rank + replicas) for rank in range(replicas)],
-        collectives=drawn_collectives([(rank, "receive" if rank >= replicas else "send", 4_000, -1, -1, -1) for rank in ranks]),
-    )
-
-
 def test_the_passes_over_the_layers_are_told_from_what_repeats_around_and_within_them() -> None:
     forward, backward = list(range(1, 10)), list(range(10, 22))
     microbatch = [99, 98, 98, 98, *4 * forward, 97, *4 * backward]
@@ -191,14 +155,6 @@ def test_trends_are_a_constant_and_a_product_of_powers() -> None:
     assert factor((100.0, -1.0, 2.0), varied(facts), {"tp": 2, "width": 30}, {"tp": 1, "width": 10}) == pytest.approx(550 / 200)
 
 
-def test_few_sets_with_noise_give_no_wild_exponents() -> None:
-    """Five facts and four sets leave the exponents open; noise of a tenth must not become a factor of its own."""
-    rng = np.random.default_rng(0)
-    facts = [{key: int(v) for key, v in zip("abcde", rng.integers(1, 9, 5), strict=True)} for _ in range(4)]
-    found = trends([{("x", False, 4): float(np.exp(rng.normal(0, 0.1)))} for _ in facts], facts)
-    assert max(map(abs, found["x", False, 4])) < 0.1
-
-
 def test_a_source_is_told_where_its_structure_is_its_own(family: SetModel, sources: list[Workload]) -> None:
     told = disclosure(sources, sources[1], 1, family.facts)
     assert (told.told, told.chance, told.structure, told.by_facts) == (1.0, pytest.approx(1 / 9), 1.0, 1.0)
@@ -210,11 +166,6 @@ def test_a_source_is_told_where_its_structure_is_its_own(family: SetModel, sourc
 def test_more_facts_that_vary_than_can_be_told_apart_are_refused() -> None:
     with pytest.raises(UsageError, match="the sets differ in a, b, c, d, e, f, g; give 6 facts at most that vary"):
         facts_of_sets(2, dict.fromkeys("abcdefg", (1, 2)) | {"h": (3, 3)})
-
-
-def test_of_sets_with_the_same_facts_any_gives_its_structure(sources: list[Workload]) -> None:
-    twins = learn([sources[2], sources[2]], [dict(zip(KEYS, FACTS[2], strict=True))] * 2)
-    assert {sample_family(twins, seed).source for seed in range(8)} == {0, 1}
 
 
 def test_the_verb_samples_a_set_that_is_like_one_it_has_not_seen(tmp_path: Path) -> None:

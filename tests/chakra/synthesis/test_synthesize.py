@@ -13,7 +13,6 @@ from validation.chakra_distances import distances
 
 import lumos
 from lumos.analyze.loop.steps import members, step_times
-from lumos.chakra.build import in_program_order
 from lumos.chakra.checks import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.lower import lower
@@ -74,46 +73,10 @@ def test_a_sample_is_valid_and_the_same_for_the_same_seed(tmp_path: Path) -> Non
     assert check(tmp_path).violations == ()
 
 
-def test_program_order_puts_kernels_behind_their_launches(ahead: Graph) -> None:
-    """Launches end at 10, 20 and 30 us, and the kernels behind them run until 100: by start the last two follow all launches."""
-    by_start = lower(ahead)
-    ordered = in_program_order(by_start)
-    on_thread = ordered.queue == ordered.queue[0]
-    launches = [i for i in range(len(ordered)) if ordered.kind[i] == Kind.LAUNCH]
-    kernels = [i for i in range(len(ordered)) if ordered.kind[i] == Kind.KERNEL]
-    assert kernels == [i + 1 for i in launches] and not on_thread[kernels].any()
-    assert [int(by_start.start[i]) for i in range(len(by_start)) if by_start.kind[i] == Kind.KERNEL] == ordered.start[kernels].tolist()
-
-
 def test_what_a_sample_gives_away_of_the_structure() -> None:
     sources = [lower(layered(6)), lower(two_stages.two_stages())]
     drawn = lower(sample(learn(sources[:1]), 1).graph)
     assert [disclosure(sources, drawn, i, [{}, {}]).structure for i in (0, 1)] == [1.0, 0.0]
-
-
-def test_more_ranks_repeat_the_small_groups_and_widen_the_large(tmp_path: Path) -> None:
-    wide = sample(learn([lower(layered(6))]), 1, ranks=16).graph
-    workload = lower(wide)
-    sizes = sorted(map(len, workload.groups))
-    assert sizes == [2] * 8 + [16]
-    export_graph(wide, tmp_path)
-    assert check(tmp_path).violations == ()
-
-
-def test_several_sets_pool_their_distributions() -> None:
-    model = learn([lower(layered(6, seed=s)) for s in range(3)])
-    assert len(model.structures) == 3
-    assert step(sample(model, 0).graph) == pytest.approx(step(layered(6)), rel=0.05)
-
-
-def test_messages_keep_their_pairs(tmp_path: Path) -> None:
-    graph = two_stages.two_stages()
-    timed = np.where(graph.kind == Kind.COLLECTIVE, 50_000, graph.duration)
-    found = sample(learn([lower(replace(graph, duration=timed))]), 2, ranks=8).graph
-    export_graph(found, tmp_path)
-    assert check(tmp_path).violations == ()
-    workload = lower(found)
-    assert (workload.type == NodeType.SEND).sum() == 8
 
 
 @pytest.mark.parametrize(
