@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
+from lumos.graph.table import Kind
 from lumos.model import load_model
 from lumos.plan.plan import Plan, PlanError, check_plan
 from lumos.plan.profiles import framework_profile, profiles
@@ -68,6 +70,26 @@ def test_a_launch_bound_pipeline_takes_at_least_its_hosts_time(flat, schedule, v
     layout = arrange(GPT, plan, replace(QUIET, host_us=50.0, layer_us=400.0, transfer_us=100.0, transfer_blocks=False), 8)
     taken = simulate(assemble(layout, flat(1000), coarse).graph).end.max()
     assert host_work(layout) <= taken < 1.25 * host_work(layout)
+
+
+def test_the_first_kernel_starts_a_launch_latency_after_its_launch(flat):
+    pricer = flat(1000)
+    accelerator = structs.replace(pricer.cluster.accelerator, launch_latency_s=3e-6)
+    pricer.cluster = structs.replace(pricer.cluster, accelerator=accelerator)
+    timeline = simulate(assemble(arrange(GPT, Plan(512, 4), QUIET, 8), pricer, False).graph)
+    kernel = int(np.flatnonzero(timeline.graph.kind == Kind.KERNEL)[0])
+    launch = int(timeline.graph.pred[timeline.graph.pred_offset[kernel]])
+    assert timeline.start[kernel] - timeline.end[launch] == 3000
+
+
+def test_the_host_launches_the_optimizer_when_the_gradients_are_there(flat):
+    """A host that takes no time launches everything before it at once."""
+    timeline = simulate(assemble(arrange(GPT, Plan(512, 4), QUIET, 8), flat(1000), False).graph)
+    launched = timeline.start[timeline.graph.kind == Kind.LAUNCH]
+    kernels = np.flatnonzero(timeline.graph.kind == Kind.KERNEL)
+    at_once = int((launched == 0).sum())
+    assert 0 < at_once < len(kernels)
+    assert launched[at_once:].min() == timeline.end[kernels[at_once - 1]]
 
 
 PLANS = [
