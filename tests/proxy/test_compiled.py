@@ -78,12 +78,6 @@ def test_sources_that_are_not_there_are_said(executed: Write, tmp_path: Path) ->
     assert "lumos collect --execution-trace" in note.message
 
 
-@pytest.mark.parametrize("name", ["rank0.et.json_resources", "rank0.et_resources", "rank0_resources"])
-def test_the_folder_of_sources_is_called_like_the_trace(tmp_path: Path, name: str) -> None:
-    beside(tmp_path / "rank0.et.json.gz", name)
-    assert sources_beside(str(tmp_path / "rank0.et.json.gz"), [FILE])[FILE] == SOURCE
-
-
 def test_links_and_large_sources_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = beside(tmp_path / "rank0.et.json")
     (tmp_path / "secret").write_bytes(b"secret")
@@ -94,16 +88,6 @@ def test_links_and_large_sources_are_left_out(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(compiled, "LARGEST_ALL", 64)
     found = sources_beside(str(tmp_path / "rank0.et.json"), ["link.py", "large.py", FILE, "second.py", "absent.py"])
     assert list(found) == [FILE]
-
-
-def test_a_folder_of_a_trace_and_its_sources_is_an_execution_trace(executed: Write, tmp_path: Path) -> None:
-    recorded = tmp_path / "recorded"
-    recorded.mkdir()
-    path = executed(kernel_node()).rename(recorded / "rank0.et.json")
-    beside(path)
-    program, _ = generate_program([str(recorded)], tmp_path / "proxy", kernel_sources=True)
-    assert program.source == "execution trace"
-    assert list(program.sources) == [FILE]
 
 
 def test_a_profiled_kernel_takes_its_launch_from_the_execution_trace(kineto: Write, executed: Write, tmp_path: Path) -> None:

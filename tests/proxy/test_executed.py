@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.proxy.conftest import Write, annotation, mm, node, tensor
 
-from lumos.errors import TraceError, UsageError
+from lumos.errors import UsageError
 from lumos.proxy.executed import executed_rank
 from lumos.proxy.generation import from_execution_traces, from_job, generate_program
 from lumos.proxy.program import NON_NEGATIVE, RankProgram
@@ -29,20 +29,6 @@ def test_the_same_tensor_is_the_same_wherever_it_appears(executed: Write) -> Non
     assert second.inputs == [{"tensor": first.outputs[0]}]
     assert second.outputs == [first.inputs[1]["tensor"]] if first.inputs else False
     assert first.schema == MM
-
-
-def test_an_identity_used_again_for_another_shape_is_another_tensor(executed: Write) -> None:
-    other = tensor(10, 20, [2, 8])
-    rank = program(executed(node(3, "aten::relu", inputs=(A,)), node(4, "aten::relu", inputs=(other,))))
-    assert len({str(o.inputs) for o in rank.operators}) == 2
-    assert len(rank.storages) == 1
-
-
-def test_strides_are_those_of_the_file_where_it_has_them(executed: Write) -> None:
-    turned = node(3, "aten::relu", inputs=(tensor(10, 20, [4, 2]),), outputs=(tensor(11, 21, [4, 2]),))
-    turned["inputs"]["strides"] = [[1, 4]]
-    rank = program(executed(turned))
-    assert [each.strides for each in rank.tensors] == [(1, 4), (2, 1)]
 
 
 def test_plain_arguments_lists_and_devices(executed: Write) -> None:
@@ -85,36 +71,12 @@ def test_one_step_of_several_is_taken(executed: Write) -> None:
         program(path, step="7")
 
 
-def test_a_kernel_of_another_compiler_is_marked(executed: Write) -> None:
-    [kernel] = program(executed(node(3, "triton_poi_0", inputs=(A,), kernel_backend="triton"))).operators
-    assert kernel.kernel
-
-
 def test_collectives_say_what_they_transfer(executed: Write) -> None:
     comms = node(4, "record_param_comms", 3, (A,), collective_name="allreduce", dtype="Float", in_msg_nelems=16, out_msg_nelems=16)
     [operator] = program(executed(node(3, "c10d::allreduce_", inputs=(A,)), comms)).operators
     assert operator.collective is not None
     assert (operator.collective.kind, operator.collective.elements_in) == ("all-reduce", 16)
     assert operator.children[0].collective is None
-
-
-def test_an_unknown_schema_is_read_by_its_fields_and_said_so(executed: Write) -> None:
-    path = executed(node(3, "aten::mm", inputs=(A, B)), schema="9.9.9")
-    made, notes = from_execution_traces({0: execution_trace.read(path)})
-    assert made.ranks[0].operators[0].inputs == [{"tensor": 0}, {"tensor": 1}]
-    assert "execution-trace-schema" in [note.code for note in notes]
-
-
-def test_nodes_whose_callers_are_missing_still_run(executed: Write) -> None:
-    made, notes = from_execution_traces({0: execution_trace.read(executed(node(9, "aten::mm", 5, (A, B))))})
-    assert [o.name for o in made.ranks[0].operators] == ["aten::mm"]
-    assert "parents-missing" in [note.code for note in notes]
-
-
-def test_arguments_that_contradict_themselves_are_none(executed: Write) -> None:
-    broken = node(3, "aten::mm", inputs=(A, B))
-    broken["inputs"]["types"] = ["Tensor(float)"]
-    assert program(executed(broken)).operators[0].inputs is None
 
 
 def test_the_profiler_lends_its_times_to_the_same_operators(kineto: Write, executed: Write) -> None:
@@ -127,13 +89,6 @@ def test_the_profiler_lends_its_times_to_the_same_operators(kineto: Write, execu
     assert second.inputs is not None
     assert second.inputs[0] == {"tensor": first.outputs[0]}
     assert made.ranks[0].tensors[first.outputs[0]].shape == (4, 4)
-
-
-def test_a_profile_without_marked_steps_borrows_from_all_steps(kineto: Write, executed: Write) -> None:
-    nodes = (node(3, "ProfilerStep#1"), node(4, "aten::mm", 3, (A, B)), node(5, "ProfilerStep#2"), node(6, "aten::mm", 5, (A, C)))
-    made, notes = from_job(read(kineto(mm(10, 5), mm(30, 5))), execution_traces={0: execution_trace.read(executed(*nodes))})
-    assert "execution-trace-differs" not in [note.code for note in notes]
-    assert made.ranks[0].operators[0].inputs != made.ranks[0].operators[1].inputs
 
 
 def test_operators_that_only_the_profiler_saw_keep_its_arguments_with_a_diagnostic(kineto: Write, executed: Write) -> None:
@@ -158,19 +113,6 @@ def test_execution_traces_of_the_wrong_number_and_blocks_without_ranges_are_refu
         generate_program([profile], tmp_path / "out", execution_traces=[trace, trace])
     with pytest.raises(UsageError, match="--blocks needs a profiler's trace"):
         generate_program([trace], tmp_path / "out", blocks=["layer"])
-
-
-def test_a_folder_with_an_execution_trace_alone_is_that_trace(executed: Write, tmp_path: Path) -> None:
-    folder = executed(node(3, "aten::mm", inputs=(A, B), outputs=(C,), op_schema=MM)).parent
-    made, _ = generate_program([str(folder)], tmp_path / "out")
-    assert [each.name for each in made.ranks[0].operators] == ["aten::mm"]
-
-
-def test_a_cut_off_execution_trace_is_a_clear_error(tmp_path: Path) -> None:
-    path = tmp_path / "rank0.et.json"
-    path.write_text('{"schema": "1.1.0-chakra.0.0.4", "pid": 1, "nodes": [ {"id": 1, "name": "x"')
-    with pytest.raises(TraceError, match=r"rank0\.et\.json"):
-        generate_program([str(path)], tmp_path / "out")
 
 
 def test_a_send_a_receive_and_a_root_name_their_peer(executed: Write) -> None:

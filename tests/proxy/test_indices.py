@@ -27,7 +27,3 @@ def test_bounds_follow_from_the_other_arguments(name: str, shapes: list[Any], va
 
 def test_an_empty_table_leaves_only_the_index_zero() -> None:
     assert bounds("aten::embedding", Arguments([(0, 8), (4,)], [None, None])) == {1: 1}
-
-
-def test_arguments_that_say_nothing_leave_only_the_index_zero() -> None:
-    assert bounds("aten::index_select", Arguments([(), None, (3,)], [None, None, None])) == {2: 1}

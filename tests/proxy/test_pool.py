@@ -4,23 +4,10 @@ from lumos.proxy.arguments import TensorSpec
 from lumos.proxy.pool import RECENT, RETURNS, TensorPool
 
 SPEC = TensorSpec("float32", (4, 8), (8, 1))
-TURNED = TensorSpec("float32", (8, 4), (1, 8))
 
 
 def storage(pool: TensorPool, number: int) -> int:
     return pool.tensors[number].storage
-
-
-def test_the_next_operator_works_on_what_the_last_one_touched() -> None:
-    pool = TensorPool()
-    first = pool.take(SPEC, "cpu", 1, 0)
-    assert pool.take(SPEC, "cpu", 1, 1) == first
-    assert storage(pool, pool.take(TURNED, "cpu", 1, 2)) == storage(pool, first)
-
-
-def test_arguments_of_one_operator_are_different_tensors() -> None:
-    pool = TensorPool()
-    assert storage(pool, pool.take(SPEC, "cpu", 1, 0)) != storage(pool, pool.take(SPEC, "cpu", 1, 0))
 
 
 def test_a_layout_that_comes_back_later_finds_cold_memory() -> None:

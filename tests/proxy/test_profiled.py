@@ -39,34 +39,6 @@ def test_the_typical_step_is_taken_unless_another_is_named(kineto: Write) -> Non
         program(path, step="9")
 
 
-def test_a_pause_is_the_least_of_those_that_the_steps_have_there(kineto: Write) -> None:
-    """Of the first step the pause within linear is the shortest, of the second the one between the operators; the time of mm is its own."""
-    marks = [annotation(f"ProfilerStep#{n}", 100 * n, 90) for n in (1, 2)]
-    first = operator("aten::linear", 110, 30), mm(112, 20), mm(170, 5)
-    second = operator("aten::linear", 210, 30), mm(219, 17), mm(242, 8)
-    path = kineto(*marks, *first, *second)
-    taken = program(path, step="1")
-    assert [(o.start_ns, o.duration_ns) for o in taken.walk()] == [(10_000, 26_000), (12_000, 20_000), (38_000, 5_000)]
-    assert [(o.start_ns, o.duration_ns) for o in program(path, step="2").walk()] == [(10_000, 23_000), (12_000, 17_000), (35_000, 8_000)]
-
-
-def test_operators_after_the_mark_belong_to_the_step_until_the_next_mark(kineto: Write) -> None:
-    marks = [annotation(f"ProfilerStep#{n}", 100 * n, 50) for n in (1, 2)]
-    path = kineto(*marks, mm(110, 10), mm(160, 20), mm(210, 10), operator("aten::relu", 230, 20), mm(260, 20))
-    assert [o.start_ns for o in program(path, step="1").operators] == [10_000, 60_000]
-    assert [o.start_ns for o in program(path, step="2").operators] == [10_000, 30_000]
-
-
-def test_index_tensors_are_bounded_by_what_they_index(kineto: Write) -> None:
-    inputs = [("float", [100, 8], ""), ("long int", [4], ""), ("Scalar", [], "-1")]
-    rank = program(kineto(operator("aten::embedding", 0, 10, inputs=inputs)))
-    [embedding] = rank.operators
-    assert embedding.inputs is not None
-    index = rank.tensors[embedding.inputs[1]["tensor"]]
-    assert (index.dtype, rank.storages[index.storage].bound) == ("int64", 100)
-    assert embedding.inputs[2] == -1
-
-
 def test_a_wait_for_a_transfer_is_no_time_between_operators(kineto: Write) -> None:
     dims = [("TensorList", [[64]], "")]
     path = kineto(
@@ -81,17 +53,6 @@ def test_a_wait_for_a_transfer_is_no_time_between_operators(kineto: Write) -> No
     assert reduce.collective is not None
     assert (reduce.collective.kind, reduce.collective.elements_in, reduce.collective.end_ns) == ("all-reduce", 64, 200_000)
     assert after.after == [0]
-
-
-def test_backward_is_linked_to_the_forward_operator_of_its_sequence_number(kineto: Write) -> None:
-    path = kineto(
-        mm(0, 10, **{"Sequence number": 5}),
-        operator("autograd::engine::evaluate_function: MmBackward0", 20, 30, **{"Sequence number": 5}),
-        operator("MmBackward0", 22, 20, **{"Sequence number": 5}),
-        mm(25, 10),
-    )
-    rank = program(path)
-    assert rank.operators[0].backward == 2  # MmBackward0, in pre-order
 
 
 def test_blocks_keep_what_runs_inside_a_range_and_its_backward(kineto: Write) -> None:
