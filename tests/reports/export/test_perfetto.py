@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 from tests.drawn_graph import drawn_graph
 
-import lumos
 from lumos.analyze.critical_path import critical_paths
 from lumos.errors import LumosError
 from lumos.graph.table import Dependency, Kind, Processor
-from lumos.reports.export import perfetto
 from lumos.reports.export.perfetto import write_perfetto
 from lumos.simulation.timeline import Timeline, measured
 
@@ -113,18 +111,6 @@ def test_the_critical_path_is_a_track_with_arrows_from_link_to_link(runs, tmp_pa
     assert arrows == [("s", 0, 0, 2.0, 0), ("f", 0, 1, 3.002, 0)]
 
 
-def test_the_steps_of_the_path_follow_one_another(ahead, tmp_path):
-    """Steps that are complete at 40, 70 and 100 µs, although the CPU began each of the last two before the step before it was."""
-    timeline = measured(lumos.build(lumos.read(*ahead())))
-    write_perfetto(str(tmp_path / "path.json"), [timeline], [critical_paths(timeline)])
-    steps = [e for e in load(tmp_path / "path.json") if e["ph"] == "X" and e["name"].startswith("ProfilerStep")]
-    assert [(e["ts"], e["dur"], e["args"]["basis"]) for e in steps] == [
-        (0.0, 40.0, "latency"),
-        (40.0, 30.0, "period"),
-        (70.0, 30.0, "period"),
-    ]
-
-
 def test_arrows_of_a_rendezvous_come_from_the_member_that_arrived_last(runs, tmp_path):
     """The two kernels are one rendezvous that rank 1 reaches 500 ns late; the path ends on rank 0."""
     graph = replace(runs[0].graph, rendezvous_offset=np.array([0, 2]), rendezvous_task=np.array([2, 5], np.int32))
@@ -156,20 +142,6 @@ def test_blocks_join_into_one_document(runs, tmp_path, tasks):
     timeline = Timeline(replace(graph, **many), start, start + 1, "replayed")
     write_perfetto(str(tmp_path / "many.json"), [timeline])
     assert sum(e["ph"] == "X" for e in load(tmp_path / "many.json")) == tasks
-
-
-def test_a_failure_leaves_what_was_there(runs, tmp_path, monkeypatch):
-    target = tmp_path / "both.json"
-    target.write_text("before")
-
-    def broken(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(perfetto, "_write", broken)
-    with pytest.raises(LumosError, match=r"both\.json: cannot be written \(No space left"):
-        write_perfetto(str(target), runs)
-    assert target.read_text() == "before"
-    assert [p.name for p in tmp_path.iterdir()] == ["both.json"]
 
 
 def test_a_folder_that_is_not_there_is_named(runs, tmp_path):

@@ -36,10 +36,6 @@ def test_operations_matrix_units_and_occupancy_are_means_over_time(use):
     assert use(KERNELS) == pytest.approx((2e9 / 100e-6, 312e12, 20 / 30, 0.5 * 20 / 30))  # an occupancy rounded down to 0 in the other
 
 
-def test_matrix_units_are_of_all_device_work_as_in_the_breakdown(use):
-    assert use([KERNELS[0], ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 40, 60, 0, 8.0)]).matrix_units == 0.25
-
-
 def test_what_the_recording_does_not_say_is_none(use):  # no type, no occupancy, no known device
     assert use([*KERNELS, ("ampere_bf16_s16816gemm", 75, 20, 50, 8.0)]).flops_per_s is None  # half of the products are launched by others
     assert use([("a_gemm_kernel", 30, 20, 0, 8.0)], "an accelerator")[1:] == (None, None, None)

@@ -10,8 +10,7 @@ import lumos
 from lumos.analyze.loop.steps import members
 from lumos.cost.operators import launched_by
 from lumos.graph.build import build
-from lumos.reports.page.enclosing import Enclosing
-from lumos.reports.page.timeline_levels import Limits, drawing
+from lumos.reports.page.timeline_levels import drawing
 from lumos.simulation import measured, simulate
 
 #: What is around a task of that name, the outermost first. An operator's own time is part of the operator itself.
@@ -61,17 +60,6 @@ def test_without_the_number_of_the_operator_the_call_that_launched_leads_to_it(n
     graph = build(job)
     found = drawing({"run": measured(graph)}, members(graph), "ProfilerStep#0", {}, job)
     assert chains(found["runs"][0]["tasks"], found["around"], found["names"])["gemm"] == [AROUND["gemm"]]
-
-
-def test_without_a_recording_nothing_is_known_to_enclose_a_task(recorded):
-    _, graph = recorded
-    every = np.arange(len(graph))
-    assert not Enclosing(graph, None, every).of(every).any()
-
-
-def test_a_drawing_of_levels_alone_has_no_operators(recorded):
-    job, graph = recorded
-    assert drawing({"run": measured(graph)}, members(graph), "ProfilerStep#0", {}, job, Limits(tasks=1))["around"] is None
 
 
 def test_only_device_work_was_launched_by_an_operator(recorded):

@@ -42,10 +42,3 @@ def test_the_report_says_one_step_time(recording):
     assert report_headline(recording).endswith("of 30.00 µs a step (period; latency 70.00 µs) on 2 ranks.")
     assert next(path for path in found["path"] if path["step"] == found["step"])["duration_ns"] == 30_000
     assert found["timeline"]["runs"][0]["length_ns"] == 30_000
-
-
-def test_the_timeline_of_a_step_begins_when_the_step_before_is_complete(recording):
-    """The second step is shown from 40 to 70 µs: the CPU has no work any more, and the third kernel of rank 1 begins at 50."""
-    run = recording.drawing("ProfilerStep#1")["runs"][0]
-    assert run["length_ns"] == 30_000
-    assert run["pieces"] == 3  # one kernel of rank 0; two of rank 1

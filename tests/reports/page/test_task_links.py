@@ -9,7 +9,7 @@ from lumos.analyze.loop.steps import members
 from lumos.graph.build import build
 from lumos.graph.table import Dependency
 from lumos.reports.page.task_facts import TaskFacts
-from lumos.reports.page.task_links import link_columns, task_links
+from lumos.reports.page.task_links import task_links
 from lumos.reports.page.timeline_lanes import lanes_of
 from lumos.reports.page.timeline_levels import pieces, window_of
 from lumos.simulation import freeze, measured
@@ -24,21 +24,6 @@ def drawn(trace):
     window = window_of(run, members(graph), "ProfilerStep#1")
     _, lane_of = lanes_of(graph)
     return job, graph, run, pieces(run, window, lane_of, np.zeros(len(graph), np.int64), 0)
-
-
-def test_a_kernel_waited_for_its_launch_and_orders_are_left_out(drawn):
-    _, graph, run, shown = drawn
-    found = task_links(run, freeze(graph), shown.task)
-    assert set(found.kind.tolist()) == {Dependency.LAUNCH}
-    names = [graph.names[i] for i in graph.name[shown.task]]
-    assert [(names[a], names[b]) for a, b in zip(found.after, found.before, strict=True)] == [("gemm_kernel", "cudaLaunchKernel")] * 3
-
-
-def test_columns_list_what_each_piece_waited_for(drawn):
-    _, graph, run, shown = drawn
-    found = link_columns(task_links(run, freeze(graph), shown.task), len(shown.task))
-    assert found["offset"]["length"] == len(shown.task) + 1
-    assert found["back"]["length"] == found["kind"]["length"] == 3
 
 
 def test_a_blocking_call_passes_its_wait_on(tmp_path):
@@ -84,10 +69,3 @@ def test_facts_are_those_of_the_row_and_of_the_operator_that_launched_it(tmp_pat
         "shapes of the operator: [[8,16],[16,4]]",
         'types of the operator: ["float","float"]',
     )
-
-
-def test_equal_facts_are_stored_once(drawn):
-    job, graph, _, shown = drawn
-    facts = TaskFacts(graph, job)
-    facts.of(shown.task)
-    assert len(facts.used) == len(set(facts.used)) <= 4

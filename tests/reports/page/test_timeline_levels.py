@@ -1,7 +1,6 @@
 import base64
 import gzip
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from lumos.errors import GraphError
 from lumos.graph.table import Kind, Processor, Step
 from lumos.reports.page import timeline_lanes
 from lumos.reports.page.html import column, differences
-from lumos.reports.page.timeline_lanes import NO_CLASS, lanes_of, one_of_each_kind, ranks_alike
+from lumos.reports.page.timeline_lanes import NO_CLASS, one_of_each_kind, ranks_alike
 from lumos.reports.page.timeline_levels import Limits, Pieces, drawing, levels, window_of
 from lumos.simulation.timeline import measured
 
@@ -41,24 +40,6 @@ def job():
 
 def draw(graph, **options):
     return drawing({"measured": measured(graph)}, members(graph), "step", {}, None, **options)
-
-
-def test_lanes_are_threads_and_streams_by_rank(job):
-    assert [(lane["rank"], lane["name"]) for lane in draw(job)["lanes"]] == [
-        (0, "thread 0"),
-        (0, "stream 7"),
-        (1, "thread 1"),
-        (1, "stream 7"),
-    ]
-
-
-def test_lanes_of_many_threads_are_joined_but_for_ranks_that_are_drawn_whole(job, monkeypatch):
-    monkeypatch.setattr(timeline_lanes, "MOST_LANES", 3)
-    joined, lane_of = lanes_of(job)
-    assert [(lane.rank, lane.kind) for lane in joined] == [(0, "cpu"), (0, "device"), (1, "cpu"), (1, "device")]
-    assert lane_of.tolist() == [0, 1, 2, 3]
-    lanes, _ = lanes_of(job, whole={1})
-    assert [(lane.rank, lane.kind) for lane in lanes] == [(0, "cpu"), (0, "device"), (1, "thread"), (1, "stream")]
 
 
 def test_one_rank_of_each_kind_is_drawn_whole_the_largest_kinds_first(job, monkeypatch):
@@ -98,14 +79,6 @@ def test_tasks_carry_exact_times_and_waiting_apart_from_transfer(job):
     assert [found["names"][i] for i in values(tasks["name"])] == ["aten::mm", "all_reduce", "all_reduce", "gemm", "aten::mm", "all_reduce"]
 
 
-def test_each_level_holds_the_time_of_the_finest_one(job):
-    run = draw(job)["runs"][0]
-    assert [level["bins"] for level in run["levels"]] == [16384, 4096, 1024, 256]
-    for level in run["levels"]:
-        busy = values(level["busy"]).reshape(4, level["bins"]).sum(axis=1) / 255 * level["bin_ns"]
-        assert busy == pytest.approx([400, 800, 400, 200], abs=2 * level["bin_ns"])
-
-
 def test_a_cell_shows_the_class_that_took_most_of_it():
     found = Pieces(
         np.zeros(3, np.int32), np.array([0, 30, 400]), np.array([30, 100, 500]), np.array([0, 1, 2], np.int32), np.arange(3)
@@ -114,20 +87,6 @@ def test_a_cell_shows_the_class_that_took_most_of_it():
     assert coarsest.bin_ns == 100
     assert coarsest.label[0, :6].tolist() == [1, NO_CLASS, NO_CLASS, NO_CLASS, 2, NO_CLASS]
     assert coarsest.busy[0, :6].tolist() == [255, 0, 0, 0, 255, 0]
-
-
-def test_a_moment_of_work_stays_visible():
-    found = Pieces(np.zeros(1, np.int32), np.array([5]), np.array([6]), np.zeros(1, np.int32), np.zeros(1, np.int64))
-    assert levels(found, 1, 1, 256_000, 256)[-1].busy[0, 0] == 1
-
-
-def test_many_tasks_are_left_to_the_levels(job):
-    assert draw(job, limits=Limits(tasks=5))["runs"][0]["tasks"] is None
-    assert draw(job, limits=Limits(tasks=6))["runs"][0]["tasks"] is not None
-
-
-def test_cells_are_bounded(job):
-    assert draw(job, limits=Limits(cells=4 * 1024))["runs"][0]["levels"][0]["bins"] == 1024
 
 
 def test_a_replay_is_drawn_where_it_looks_different(job):
@@ -152,23 +111,6 @@ def test_columns_take_the_least_bytes_that_hold_them():
     assert values(differences(np.array([5, 3, 3, 90_000]))).tolist() == [5, 3, 3, 90_000]
 
 
-def test_times_beyond_32_bits_stay_exact(job):
-    far = 5_000_000_000
-    late = replace(job, measured_start=job.measured_start * far // 1000, measured_end=job.measured_end * far // 1000)
-    late = replace(late, steps=tuple(replace(s, end=far + 1) for s in job.steps))
-    tasks = draw(late)["runs"][0]["tasks"]
-    assert values(tasks["duration"]).max() == 2_000_000_000
-    assert draw(late)["runs"][0]["length_ns"] == far
-
-
-def test_the_path_joins_neighbours_of_a_lane(job):
-    link = SimpleNamespace
-    links = (link(task=0, start_ns=0, end_ns=100), link(task=0, start_ns=100, end_ns=400), link(task=2, start_ns=600, end_ns=1000))
-    path = SimpleNamespace(links=links)
-    found = drawing({"measured": measured(job)}, members(job), "step", {"measured": path}, None)["runs"][0]["path"]
-    assert [values(found[key]).tolist() for key in ("lane", "start", "duration")] == [[0, 1], [0, 600], [400, 400]]
-
-
 def test_a_step_that_is_not_there_is_named(job):
     with pytest.raises(GraphError, match=r"no step 'other'.*step"):
         window_of(measured(job), members(job), "other")
@@ -180,13 +122,3 @@ def test_ranks_that_do_the_same_are_one_group():
     label[2, :5] = label[3, :2] = 1
     lanes = [(rank, "device") for rank in range(4)]
     assert ranks_alike(lanes, label, np.full((4, 20), 200, np.uint8)) == [[0, 1, 3], [2]]
-
-
-def test_a_rank_that_is_busy_half_the_time_is_not_like_one_that_is_always_busy():
-    busy = np.array([[255] * 8, [255] * 8, [127] * 8], np.uint8)
-    assert ranks_alike([(rank, "device") for rank in range(3)], np.zeros((3, 8), np.uint8), busy) == [[0, 1], [2]]
-
-
-def test_ranks_with_other_lanes_are_not_compared():
-    few = [(0, "cpu"), (0, "device"), (1, "cpu")]
-    assert ranks_alike(few, np.zeros((3, 4), np.uint8), np.full((3, 4), 255, np.uint8)) == [[0], [1]]

@@ -65,15 +65,6 @@ def test_wrapped_text_leaves_no_blanks_at_the_end_of_lines(page):
     assert all(line == line.rstrip() and line.startswith("  ") and len(line) <= 80 for line in page.lines())
 
 
-def test_a_table_goes_on_in_the_next_line_where_nothing_may_be_cut(page):
-    words = " ".join(f"part{i}" for i in range(20))
-    table(page.console, ("plan", "step s"), [(words, "1.5")], whole=True)
-    text = " ".join(page.lines())
-    assert "…" not in text
-    assert all(f"part{i}" in text for i in range(20))
-    assert max(map(len, page.lines())) <= 80
-
-
 def test_rows_are_lists_where_the_console_is_too_narrow_for_a_table():
     columns = ("rank", "step", "time", "compute", "comm.")
     rows = [
