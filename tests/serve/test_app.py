@@ -24,7 +24,7 @@ def graph():
 
 def test_a_what_if_is_that_of_the_command_line(explorer, graph):
     changes = Durations.parse(["aten::mm=0.5"], (), (), ["1=1.1"])
-    expected = answer_changes(lumos.read(EXAMPLE), graph, Changes(durations=changes))
+    expected = answer_changes(graph.job, graph, Changes(durations=changes))
     body = {"scale": ["aten::mm=0.5"], "rank_slowdown": ["1=1.1"], "moved": True}
     found = explorer.ask("/api/whatif", body).json
     assert found["step_time_s"] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
@@ -114,7 +114,7 @@ def test_a_body_that_is_not_json(explorer):
 
 def test_a_change_of_the_plan_is_answered_as_well(explorer, graph):
     found = explorer.ask("/api/whatif", {"set": ["layers=8"]}).json
-    expected = answer_changes(lumos.read(EXAMPLE), graph, Changes({"layers": "8"}))
+    expected = answer_changes(graph.job, graph, Changes({"layers": "8"}))
     assert found["step_time_s"] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
     assert found["command"].endswith("--set layers=8")
     assert found["interval"]["prices_s"] > 0
@@ -188,7 +188,7 @@ def test_no_answer_to_many_clients_is_lost(explorer, graph, clients, questions):
     assert flat == sorted(flat)  # a slower rank never makes a faster step
     assert flat[0] <= flat[-1]
     changes = Durations(slow=((0, factors[4][7]),))
-    expected = answer_changes(lumos.read(EXAMPLE), graph, Changes(durations=changes))
+    expected = answer_changes(graph.job, graph, Changes(durations=changes))
     assert answers[4][7] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
 
 
