@@ -68,24 +68,6 @@ def test_text_fits_80_columns(lumos, trace, by):
     assert f"By {by}" in done.out
 
 
-def test_a_longer_step_counts_and_is_said(lumos, interrupted):
-    """Devices are idle for 640 of 1000 µs in three of the steps that count, and for 2640 of 3000 in the fourth: 1140 of 1500 on average."""
-    done = lumos("breakdown", interrupted)
-    assert "1.50 ms a step (period; latency 601.0 µs)" in " ".join(done.out.split())
-    assert "rank 0: 4 steps of 1.00 ms to 3.00 ms" in done.out
-    assert "steps-uneven: the median of the 4 steps that count is 1.00 ms, their mean" in " ".join(done.out.split())
-    assert ["host-bound", "1.14", "ms", "76.0", "%"] in [line.split() for line in done.out.splitlines()]
-
-
-def test_one_step_can_be_asked_for(lumos, interrupted):
-    answer = lumos("breakdown", interrupted, "--step", "3", "--json").json
-    assert (answer["step_time_ns"], answer["steps_counted"]) == (3_000_000, 1)
-    assert [step["name"] for step in answer["steps"]] == ["ProfilerStep#3"]
-    assert sum(answer["parts"].values()) == 3_000_000
-    done = lumos("breakdown", interrupted, "--step", "9")
-    assert done.status == 2 and "'9' is not a step" in done.err
-
-
 def test_the_layers_of_a_model_repeat(lumos):
     """GPT-2 of six layers, of which two steps count: each layer's forward and backward pass are run twelve times."""
     done = lumos("breakdown", "examples/foreign/GPT-2__fp32__host-bound", "--by", "pattern")

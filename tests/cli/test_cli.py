@@ -52,11 +52,6 @@ def test_version(lumos):
     assert done.status == 0 and done.out.startswith("lumos ")
 
 
-def test_no_arguments_show_the_help(lumos):
-    done = lumos()
-    assert "replay" in done.out + done.err
-
-
 def test_an_empty_argument_is_a_variable_that_is_not_set(lumos):
     for words in (("inspect", ""), ("predict", ""), ("validate", ""), ("replay", "x.json", "--perfetto", "")):
         done = lumos(*words)
@@ -74,11 +69,6 @@ def test_an_unknown_verb_names_the_nearest(lumos):
 def test_a_number_is_finite(lumos, said):
     done = lumos(*said)
     assert done.status == 2 and f"{said[-2]} {said[-1]}: not a finite number" in done.err
-
-
-def test_an_unknown_option_names_the_nearest(lumos):
-    done = lumos("replay", "x.json", "--probe")
-    assert done.status == 2 and "--probes" in done.err
 
 
 @pytest.mark.parametrize(
@@ -125,17 +115,6 @@ def test_closed_streams_are_no_fault(trace):
     assert subprocess.run(["bash", "-c", command], check=False).returncode == 0
 
 
-def test_an_interrupt_leaves_without_a_traceback(lumos, monkeypatch, tmp_path):
-    import importlib
-
-    def interrupted(*paths, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(importlib.import_module("lumos.trace"), "read", interrupted)
-    done = lumos("inspect", tmp_path)
-    assert (done.status, done.out, done.err) == (130, "", "lumos: interrupted; no output is left half-written\n")
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -161,13 +140,6 @@ def test_a_verb_rarely_looks_for_cycles_among_its_values() -> None:
         "except SystemExit: sys.exit(gc.get_threshold()[0] != GARBAGE_AFTER)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
-
-
-@pytest.mark.parametrize("verb", ["predict", "explain", "search", "whatif", "report"])
-def test_verbs_about_plans_spell_their_options_alike(verb):
-    options = {spelled for option in load(verb).params for spelled in option.opts}
-    sizes = "seq tp pp vpp cp ep dp zero micro-batch schedule recompute precision set"
-    assert {f"--{size}" for size in sizes.split()} <= options
 
 
 def test_the_general_form_of_an_option_is_that_option(lumos):

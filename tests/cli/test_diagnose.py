@@ -50,8 +50,3 @@ def test_a_job_in_which_nothing_is_found_says_so(lumos, trace):
     path.write_text(json.dumps(document))
     out = lumos("diagnose", path).out
     assert "nothing found that is worth 2 % of it" in " ".join(out.split())
-
-
-def test_what_cannot_be_read_is_named(lumos, tmp_path):
-    done = lumos("diagnose", tmp_path / "absent.json")
-    assert done.status == 1 and "absent.json" in done.err and not done.out

@@ -32,11 +32,3 @@ def test_text_says_what_is_missing_and_fits_80_columns(lumos, trace, tmp_path, m
     assert done.out.startswith("rank 0 of 1: 362 rows")
     assert "enable_cuda_sync_events" in done.out and "record_shapes" not in done.out
     assert max(map(len, done.out.splitlines())) <= 80
-
-
-def test_repair_reads_what_is_not_quite_json(lumos, trace):
-    path = trace()
-    path.write_text(path.read_text().replace("aten::mm", "aten::\x01mm", 1))
-    assert lumos("inspect", path).status == 1
-    done = lumos("inspect", path, "--repair", "--json")
-    assert done.status == 0 and done.json["diagnostics"]

@@ -88,15 +88,6 @@ def test_nothing_is_collected_where_a_file_has_the_name_of_the_folder(lumos, tmp
     assert done.status == 1 and "out is a file" in done.err and listed(tmp_path) == ["out"]
 
 
-def test_a_trace_that_a_folder_holds_is_an_input_and_a_report_is_none(lumos, trace, tmp_path):
-    (tmp_path / "traces").mkdir()
-    path = trace("traces/rank0.json")
-    for _ in range(2):
-        assert lumos("report", path.parent, "-o", path.parent / "report.html").status == 0
-    done = lumos("replay", path.parent, "--perfetto", path)
-    assert done.status == 2 and "is the input" in done.err
-
-
 @pytest.mark.parametrize("verb", [verb for verb in FILES if verb != "calibrate"])  # its file is too small
 def test_a_full_disk_leaves_the_old_file(on_a_full_disk, trace, verb, tmp_path):
     path = trace()

@@ -59,15 +59,6 @@ def test_short_work_shows_nothing(monkeypatch):
     assert terminal.getvalue() == "" and shown._drawn is None
 
 
-def test_without_a_terminal_nothing_is_drawn(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    monkeypatch.setattr(module, "PATIENCE_S", 0.0)
-    shown = Shown()
-    with watched(shown), stage("reading"):
-        assert shown._timer is None
-    assert progress("reading", "bytes") is None
-
-
 def test_a_count_shows_its_rate_and_the_end_clears_it(monkeypatch):
     on_a_terminal(monkeypatch)
     monkeypatch.setattr(module, "PATIENCE_S", 0.01)

@@ -38,20 +38,6 @@ def test_of_a_trace_in_the_root_the_slashes_stay(trace, tmp_path):
     assert f"{tmp_path.name}/report.html" in (tmp_path / "report.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "said"),
-    [
-        (("--step", "9"), 2, "not a step"),
-        (("--scale", "gemm"), 2, "GLOB=FACTOR"),
-        (("--scale", "nothing-like-it=2"), 1, "no task matches"),
-    ],
-)
-def test_a_wrong_argument_is_told(lumos, trace, tmp_path, arguments, status, said):
-    done = lumos("report", trace(), "-o", tmp_path / "report.html", *arguments)
-    assert done.status == status and said in done.err
-    assert not (tmp_path / "report.html").exists()
-
-
 def test_serving_what_is_not_there_is_an_error(lumos, tmp_path):
     done = lumos("serve", tmp_path / "absent.json")
     assert done.status == 1 and "absent.json: no such file" in done.err

@@ -35,15 +35,6 @@ def test_the_figures_of_profiler_traces_by_hand(lumos, two_ranks):
     assert answer["by_stage"] == []
 
 
-def test_what_the_loop_takes_is_what_counts(lumos, trace, tmp_path):
-    """Both ranks begin a step every 1000 µs, and so does the ideal job."""
-    for rank in (0, 1):
-        trace(f"rank{rank}.json", rank, 2, steps=3)
-    answer = lumos("stragglers", tmp_path, "--json").json
-    assert (answer["step_time_ns"], answer["latency_ns"], answer["basis"]) == (1_000_000, 601_000, "period")
-    assert (answer["steps"], answer["measured_step_ns"], answer["slowdown"]) == (2, 1_000_000, 1)
-
-
 def test_the_text_fits_80_columns_and_leads_with_the_slow_rank(lumos, two_ranks):
     done = lumos("stragglers", two_ranks)
     assert done.status == 0 and max(map(len, done.out.splitlines())) <= 80
