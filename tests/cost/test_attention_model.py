@@ -1,7 +1,6 @@
 """Attention: physical properties, head shapes and context-parallel forms."""
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,22 +33,6 @@ def test_monotone_in_every_size(batch: int, seq: int, heads: int, dim: int, grow
     sizes = [batch, seq, heads, dim]
     larger = [x + (7 if i == grown else 0) for i, x in enumerate(sizes)]
     assert attention(*sizes, device(), causal=causal).time <= attention(*larger, device(), causal=causal).time
-
-
-def test_a_block_of_queries_that_is_alone_on_its_core_still_starts() -> None:
-    """A start takes 10 µs of a core, 20 µs where two start together. 1 to 264 blocks start once on 132 cores, 528 twice."""
-    c = AttentionCoefficients(2.0, 0.0, 0.0, 0.0, 10.0, 0.0, 0.0)
-    shape = shape_of([1, 132, 264, 528], 128, 1, 64)
-    starts = attention_seconds(shape, False, (Direction.FORWARD,), device(), DType.BF16, c, how=QueryBlocks(resident=2)).seconds
-    shares = attention_seconds(shape, False, (Direction.FORWARD,), device(), DType.BF16, c).seconds
-    assert (starts - shares) * 1e6 == pytest.approx([20 - 10 / 132, 10, 0, 0], abs=1e-6)
-    # By its name the kernel has them: launch, two starts, a block of 2 * 128 * 128 * 128 multiplications and its tail, and nothing less.
-    assert int(attention(1, 128, 1, 64, device(), causal=False, kernel="fa2").time) == 5294
-    passes = [
-        attention_seconds(shape, False, (Direction.BACKWARD,), device(), DType.BF16, c, how=how).seconds
-        for how in (QueryBlocks(), QueryBlocks(2, 1))
-    ]
-    assert np.array_equal(*passes)
 
 
 def test_lengths_that_do_not_fill_their_blocks_cost_code_that_masks() -> None:

@@ -116,12 +116,6 @@ def test_a_dtype_the_device_has_not_lists_those_it_has() -> None:
         dtype_of("fp7")
 
 
-def test_oversubscription_follows_the_tier_that_a_group_spans() -> None:
-    fabric = load_cluster("llama3-h100").fabric
-    assert [fabric.oversubscription(n) for n in (16, 3072, 3073, 24576)] == [1.0, 1.0, 7.0, 7.0]
-    assert [fabric.oversubscription(24576, ring=n) for n in (8, 16, 128)] == [7.0, 3.5, 1.0]
-
-
 def test_a_cluster_asked_for_by_its_name_is_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise AssertionError("the files of all clusters were read")

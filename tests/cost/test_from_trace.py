@@ -43,14 +43,6 @@ def trace_of(tmp_path: Path, events: list[dict[str, Any]], device: str = "NVIDIA
     return read(str(path)).traces[0]
 
 
-def test_kernels_belong_to_the_innermost_operator_with_shapes(tmp_path: Path) -> None:
-    outer = {"ph": "X", "cat": "cpu_op", "name": "aten::linear", "pid": 1, "tid": 1, "ts": 0, "dur": 100,
-             "args": {"External id": 9, "Input Dims": [[4, 8], [2, 8]], "Input type": ["float", "float"]}}  # fmt: skip
-    events = [outer, *operator("aten::mm", [[4, 8], [8, 2]], ["float", "float"], 10, 30, 1)]
-    (found,) = operator_times(trace_of(tmp_path, events))
-    assert found == OperatorTime("aten::mm", ((4, 8), (8, 2)), ("float", "float"), 30_000, 1)
-
-
 def test_without_device_work_an_operator_did_its_own_time(tmp_path: Path) -> None:
     def cpu(name: str, start: float, duration: float) -> dict[str, Any]:
         args = {"Input Dims": [[4, 8], [8, 2]], "Input type": ["float", "float"]}
@@ -86,11 +78,6 @@ def test_the_recorded_cpu_job_calibrates_the_host() -> None:
 def test_bytes_follow_from_shapes(name: str, shapes: list[list[int]], dtypes: list[str], kernel_class: str, moved: float) -> None:
     call = OperatorTime(name, tuple(map(tuple, shapes)), tuple(dtypes), 1, 1)  # type: ignore[arg-type]
     assert traffic(call) == (kernel_class, moved)
-
-
-def test_operators_without_a_rule_have_no_bytes() -> None:
-    assert traffic(OperatorTime("aten::cudnn_convolution", ((1, 3, 8, 8),), ("float",), 1, 1)) is None
-    assert traffic(OperatorTime("aten::add", ((),), ("Scalar",), 1, 1)) is None
 
 
 def test_shapes_that_do_not_broadcast_have_no_bytes() -> None:

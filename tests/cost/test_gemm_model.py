@@ -92,34 +92,12 @@ def test_power_does_not_limit_products_in_fp32() -> None:
     assert in_half[0] > in_half[1]
 
 
-def test_instructions_limit_fp32_where_a_core_multiplies_as_many_as_it_issues() -> None:
-    """H100 has 128 units for fp32 a core and issues 128 instructions, 64 of 68 of which multiply. A100 has 64 units."""
-    shape = (8192, 8192, 8192)
-    hopper, ampere = (gemm(*shape, device(name), "fp32") for name in ("h100", "a100-80gb"))
-    assert int(hopper.time) >= 2 * 8192**3 / (132 * 128 * 2 * 1.83e9 * 64 / 68) * 1e9
-    assert int(ampere.time) < 2 * 8192**3 / (19.5e12 * 64 / 68) * 1e9
-
-
 def test_fp32_is_split_along_k_only_where_tiles_leave_cores_idle() -> None:
     """128 tiles of 64 x 64 fill the 108 cores of an A100 more than once: two waves of k = 4,096. 16 tiles are split."""
     a = device("a100-80gb")
     whole, split = (int(gemm(rows, 1024, 4096, a, "fp32").time) for rows in (512, 64))
     wave = 64 * 64 * 4096 * 2 / (19.5e12 / 108) * 1e9
     assert 2 * wave < whole < 2.2 * wave and split < wave / 2
-
-
-def test_shared_memory_bounds_what_passes_much_through_it() -> None:
-    """132 cores of 1.83 GHz move 128 bytes a clock each."""
-    a = device("h100")
-    alone, little, much = gemm(4096, 4096, 4096, a, "tf32", shared_bytes=[0, 10**9, 132 * 128 * 1_830_000]).time.tolist()
-    assert alone == little < 1_000_000 < much < 1_010_000
-
-
-@pytest.mark.parametrize("name", ["h100", "a100-80gb"])
-def test_in_a_step_each_multiplication_starts_for_itself(name: str) -> None:
-    """Alone as in a loop; within a step 2.2 µs more, as often as there are kernels, however many products a kernel holds."""
-    alone, within = (gemm(128, 512, [512, 1024, 0], device(name), batch=[1, 4, 1], in_step=how).time for how in (False, True))
-    assert (within - alone).tolist() == [2200, 2200, 0]
 
 
 def test_beyond_the_fitted_range_is_answered_marked_and_wider() -> None:
@@ -151,13 +129,6 @@ def test_kernels_of_the_generation_before_are_those_of_its_device_at_their_share
     assert e.time == gemm(8192, 8192, 8192, same).time
     assert [note.code for note in e.diagnostics] == ["coefficients-of-kin"]
     assert a100.with_older_kernels() is a100, "nothing is known of those"
-
-
-def test_a_kernel_that_does_not_split_k_leaves_cores_idle():
-    """One tile of 64 x 64 with k = 65,536: eight cores take some more than an eighth of the time of one."""
-    split, whole = (gemm(64, 64, 65_536, device("h100"), split=each).time for each in (True, False))
-    assert 5 < whole / split < 8
-    assert gemm(8192, 8192, 512, device("h100"), split=False).time == gemm(8192, 8192, 512, device("h100")).time
 
 
 def test_an_image_that_several_taps_read_comes_from_memory_once():

@@ -66,12 +66,6 @@ def test_sizes_that_nothing_has_are_wrong_usage(words: tuple[str, ...]) -> None:
     assert result.exit_code == 2 or isinstance(result.exception, UsageError)
 
 
-def test_one_spelling_serves_as_well_as_another() -> None:
-    at = [w.replace("--cluster", "--on").replace("all_reduce", "all-reduce").replace("1000000", "1e6") for w in ALL_REDUCE]
-    assert answer(*at) == answer(*ALL_REDUCE)
-    assert answer(*(w.replace("--on", "--cluster") for w in GEMM)) == answer(*GEMM)
-
-
 def test_clusters_are_listed_and_one_is_shown_with_its_sources() -> None:
     names = [c["name"] for c in answer("clusters")["clusters"]]
     assert {"h100", "mtia-v1", "host"} <= set(names) and names == sorted(names)

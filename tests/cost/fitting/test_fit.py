@@ -40,12 +40,6 @@ def test_an_outlier_pulls_little() -> None:
     assert rate == pytest.approx([2.0], rel=0.02)
 
 
-def test_what_the_data_do_not_determine_stays_at_its_prior() -> None:
-    x = np.arange(1.0, 21.0)
-    fitted = fit_positive([lambda v: v[0] * 1e-6 * x + 0 * v[1]], [2e-6 * x], np.array([1.0, 7.0]))
-    assert fitted[1] == pytest.approx(7.0)
-
-
 def test_no_rows_or_a_time_that_is_not_positive_is_refused() -> None:
     with pytest.raises(LumosError, match="no rows to fit"):
         fit_positive([], [], np.ones(1))
