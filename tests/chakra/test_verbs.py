@@ -9,7 +9,7 @@ import pytest
 
 from lumos.trace.chakra.schema import Attribute
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "faults" / "plain"
 
 
 @pytest.fixture
