@@ -21,6 +21,7 @@ from lumos.prediction.validate import Scored, read_tables, score
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lumos.plan.job import PlannedJob
     from lumos.prediction.predict import Prediction
     from lumos.prediction.unknowns import Open
 
@@ -34,12 +35,14 @@ _FOUR_OF_FIVE = 1.28
 
 class StepLevel(NamedTuple):
     """What measured steps say of a prediction. factor: measured / predicted, in the middle; half_width: of the interval, as a share;
-    rows: how many there are; settled: codes of facts that were open in the measured steps too, so that the level settles them."""
+    rows: how many there are; settled: codes of facts that were open in the measured steps too, so that the level settles them. left_out:
+    the rows that say nothing of it, with the reason."""
 
     factor: float
     half_width: float
     rows: int
     settled: frozenset[str]
+    left_out: tuple[str, ...] = ()
 
     def applied(self, time: PredictedStep, unknowns: Sequence[Open]) -> PredictedStep:
         """The step with this level, and an interval of how far measured steps differ and of what they do not settle."""
@@ -53,7 +56,8 @@ class StepLevel(NamedTuple):
         """What was taken from the measured steps, for people."""
         steps = "one measured step" if self.rows == 1 else f"{self.rows} measured steps"
         taken = f"{steps} took {self.factor:.3g} times what is predicted for them: step, rates and interval are calibrated by that"
-        return Diagnostic("calibrated-by-measured", f"{taken}; the timeline is not")
+        without = f"; left out: {'; '.join(self.left_out)}" if self.left_out else ""
+        return Diagnostic("calibrated-by-measured", f"{taken}; the timeline is not{without}")
 
 
 def at_level(p: Prediction, level: StepLevel) -> Prediction:
@@ -71,10 +75,19 @@ def at_level(p: Prediction, level: StepLevel) -> Prediction:
     )
 
 
-def level_of_tables(paths: Sequence[str]) -> StepLevel:
-    """The level of tables of measured steps, with the columns of `lumos.prediction.validate`. Raises LumosError where no row can be
-    read."""
-    return level_of(score(read_tables(paths)), ", ".join(paths))
+def level_of_tables(paths: Sequence[str], job: PlannedJob) -> StepLevel:
+    """The level that tables of measured steps, with the columns of `lumos.prediction.validate`, give predictions of `job`. Rows of another
+    accelerator or profile have a level of their own and are left out. Raises LumosError where no row is left."""
+    return level_of([_of_the_kind(s, job) for s in score(read_tables(paths))], ", ".join(paths))
+
+
+def _of_the_kind(s: Scored, job: PlannedJob) -> Scored:
+    """The row, or why it says nothing of `job`."""
+    if s.job is None:
+        return s
+    ran, asked = ((j.cluster.accelerator.name, f"the profile {j.framework.name}") for j in (s.job, job))
+    other = next((f"it ran on {a}, and the prediction is for {b}" for a, b in zip(ran, asked, strict=True) if a != b), None)
+    return s if other is None else Scored(s.id, s.source, s.row, skipped=other)
 
 
 def level_of(scored: Sequence[Scored], source: str) -> StepLevel:
@@ -89,4 +102,5 @@ def level_of(scored: Sequence[Scored], source: str) -> StepLevel:
     own = sum((value - middle) ** 2 for value in logs)
     deviation = sqrt((own + PRIOR_ROWS * RESIDUAL**2) / (count - 1 + PRIOR_ROWS))
     settled = frozenset.intersection(*(frozenset(o.code for o in s.unknowns) for s in good))
-    return StepLevel(exp(middle), exp(_FOUR_OF_FIVE * deviation * sqrt(1 + 1 / count)) - 1, count, settled)
+    left_out = tuple(f"{s.id}: {s.skipped}" for s in scored if s.predicted is None)
+    return StepLevel(exp(middle), exp(_FOUR_OF_FIVE * deviation * sqrt(1 + 1 / count)) - 1, count, settled, left_out)

@@ -45,9 +45,8 @@ def predict(
     unknown or contradict each other, LumosError where a file cannot be read, or where a plan is to be chosen and none fits.
     """
     tables = [measured] if isinstance(measured, str | os.PathLike) else list(measured)
-    level = level_of_tables([os.fspath(path) for path in tables]) if tables else None
     prediction = _predicted(file, blocks, settings)
-    return prediction if level is None else at_level(prediction, level)
+    return at_level(prediction, level_of_tables([os.fspath(path) for path in tables], prediction.job)) if tables else prediction
 
 
 def _predicted(file: str | os.PathLike[str] | None, blocks: bool | None, settings: JobWords) -> Prediction:
