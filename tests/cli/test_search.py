@@ -169,6 +169,7 @@ def test_explain_splits_the_difference(lumos):
     assert found["against_faster"]["difference_s"] == pytest.approx(abs(difference))
     printed = lumos("explain", *SMALL, "tp=2,pp=2,zero=2", "tp=8").out
     assert "is faster by" in printed and "peak memory: A " in printed and "A only: zero 2 keeps a part" in printed
+    assert ": does not fit: " in lumos("explain", *SMALL, "tp=1", "tp=8", "--model", "llama3-70b").out.partition("is faster by")[0]
 
 
 PIPELINE = ("--model", "llama3-8b", "--cluster", "h100", "--gpus", 16, "--global-batch", 32, "--seq", 4096)

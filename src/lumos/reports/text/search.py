@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lumos.prediction.operating import Campaign, Operating, operating
 from lumos.reports.text.format import ShownField, heading, paragraph, sentence, table
-from lumos.reports.text.predict import operating_lines
+from lumos.reports.text.predict import operating_lines, predict_headline
 from lumos.searching.sweep import operating_of
 from lumos.units import count
 from lumos.vocabulary import Recompute, Schedule
@@ -184,8 +184,7 @@ def print_explanation(out: Console, explained: Explained) -> None:
     """Print two steps, their parts with the differences, the largest first, their memory, and whether one is known to be faster."""
     sides = {"A": explained.first, "B": explained.second}
     for letter, p in sides.items():
-        low, high = f"{p.time.low_s:.4g}", f"{p.time.high_s:.4g}"
-        out.print(f"{letter}: {plan_words(p.job.plan)}: step {p.time.time_s:.4g} s (80 %: {low} – {high})")
+        sentence(out, f"{letter}: {plan_words(p.job.plan)}: {predict_headline(p)}")
     steps = [p.time.time_s for p in sides.values()]
     faster = 0 if steps[0] <= steps[1] else 1
     slower = steps[1 - faster] / steps[faster] - 1
@@ -198,8 +197,7 @@ def print_explanation(out: Console, explained: Explained) -> None:
     table(out, ("part (mean over stages)", "A s", "B s", "B − A s"), rows)
     for line in _verdict(parts.against):
         paragraph(out, line)
-    memory = (f"{letter} {p.memory.peak_bytes / 1e9:.1f} GB{'' if p.memory.fits else ' (does not fit)'}" for letter, p in sides.items())
-    paragraph(out, f"peak memory: {', '.join(memory)}")
+    paragraph(out, f"peak memory: {', '.join(f'{letter} {p.memory.peak_bytes / 1e9:.1f} GB' for letter, p in sides.items())}")
     for letter, p in sides.items():
         shared = (explained.second if letter == "A" else explained.first).diagnostics
         for note in p.diagnostics:
