@@ -23,6 +23,11 @@ HUNDRED, FOUR_HUNDRED = 12.5e9, 50e9  # bytes/s of links of 100 and 400 Gb/s
         ("NVLINK Gen5 1800 GB/s + NVSWITCH | 4x ConnectX-7 IB NDR 400Gb/Sec", 4, FOUR_HUNDRED),
         ("PCIe Gen4 | BF3 200Gbps for NS and 2xBF3 400Gbps for EW", 2, FOUR_HUNDRED),
         ("200 GB/s network", 8, 25e9),  # a large B means bytes
+        ("NVLink, 4x HDR100", 4, HUNDRED),
+        ("NVSwitch, 2 x 25 GbE", 2, 3.125e9),
+        ("2 ConnectX-7 per GPU", 16, FOUR_HUNDRED),
+        ("1x 400Gb/s per GPU", 8, FOUR_HUNDRED),
+        ("EFA 3200 Gbps", 8, FOUR_HUNDRED),  # no port is as fast
     ],
 )
 def test_links_and_their_rate(text, nics, each):
@@ -44,6 +49,7 @@ def read(text: str, devices: int, gpu: str = "a100-80gb", per_node: int | None =
 def test_a_network_that_is_not_understood_is_said_where_it_matters():
     assert read("XGMI | Ethernet", 16)[1] == {"network-not-understood"}
     assert read("XGMI | Ethernet", 8)[1] == set()  # one node
+    assert read("Slingshot-11", 16)[1] == {"network-not-understood"}
     assert read("100Gb/s Ethernet", 16)[1] == {"network-links"}
     assert read("4 OmniPath links", 16)[1] == {"row-network"}
 

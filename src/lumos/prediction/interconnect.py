@@ -21,18 +21,24 @@ if TYPE_CHECKING:
 #: Gb/s of one port by generation: InfiniBand roadmap of the InfiniBand Trade Association (four lanes), Intel Omni-Path 100 series, and
 #: the data sheets of NVIDIA's adapters.
 PORT_GBIT = {
-    r"omni-?path|\bopa\b": 100, r"\bfdr\b": 56, r"\bedr\b": 100, r"\bhdr\b": 200, r"\bndr\b": 400, r"\bxdr\b": 800,
+    r"omni-?path|\bopa\b": 100, r"\bfdr": 56, r"\bedr": 100, r"\bhdr": 200, r"\bndr": 400, r"\bxdr": 800,
     r"connectx-?7|\bcx-?7\b": 400, r"connectx-?8|\bcx-?8\b": 800,
 }  # fmt: skip
-#: Words for networks between nodes, and words that tell that a clause is about one.
-_FABRIC = r"infiniband|\bib\b|ethernet|roce|rdma|\befa\b|connectx|bluefield|bf-?3|" + "|".join(PORT_GBIT)
-_NETWORK = re.compile(_FABRIC + r"|node|network|nic\b|per (?:gpu|device)", re.IGNORECASE)
+#: The rate of the fastest port: a higher one is what several reach together.
+_FASTEST_PORT = max(PORT_GBIT.values()) * 1.25e8
+#: Words that tell that a clause is about the network between nodes.
+_NETWORK = re.compile(
+    r"infiniband|\bib\b|ethernet|gbe\b|roce|rdma|\befa\b|bluefield|bf-?3|node|network|nic\b|per (?:gpu|device)|" + "|".join(PORT_GBIT),
+    re.IGNORECASE,
+)
 #: Clauses about links inside a node, and about networks that carry no gradients.
 _INSIDE = re.compile(r"nvlink|nvswitch|xgmi|infinity fabric|pcie|\bhbm|\d\s*tb/s", re.IGNORECASE)
 _ASIDE = re.compile(r"^\s*(storage|management)\s*:|\bfor ns\b", re.IGNORECASE)
 #: A rate: the large B of GB/s means bytes.
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:G(B)/[Ss](?:ec)?\b|G(?:b|bit|B|E)?(?:ps|it/s|/[Ss](?:ec)?)?\b)")
-_COUNT = re.compile(r"(?<![\w.])(\d+)\s*[x×]\s*\w", re.IGNORECASE)
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:G(B)/[Ss](?:ec)?\b|G(?:b|bit|B|E|bE)?(?:ps|it/s|/[Ss](?:ec)?)?\b)")
+#: A generation of InfiniBand with the rate of its port, in Gb/s: HDR100 is half of HDR.
+_GENERATION = re.compile(r"\b[fehnx]dr[ -]?(\d{2,3})\b", re.IGNORECASE)
+_COUNT = re.compile(r"(?<![\w.])(\d+)\s*(?:[x×]\s*\w|(?=connectx|cx-?\d))", re.IGNORECASE)
 _LINKS = re.compile(r"(?<![\w.])(\d+)\s+[a-z][\w\s-]{0,24}?(?:links?|nics?|ports?|hcas?|adapters?|rails?)\b", re.IGNORECASE)
 
 
@@ -53,15 +59,10 @@ def stated_network(text: str, devices: int, nics: int) -> StatedNetwork | None:
     return max(stated, key=lambda n: (n.sure, n.nics * n.bytes_per_s), default=None)
 
 
-def speaks_of_network(text: str) -> bool:
-    """Whether a text names a network between nodes."""
-    return any(re.search(_FABRIC, clause, re.IGNORECASE) for clause in _clauses(text, inside=True))
-
-
-def _clauses(text: str, inside: bool = False) -> Iterator[str]:
-    """The clauses about networks that carry gradients. inside: also those about the links inside a node."""
+def _clauses(text: str) -> Iterator[str]:
+    """The clauses about networks that carry gradients."""
     for clause in re.split(r"[|;,+]|\band\b", text):
-        if clause.strip() and not _ASIDE.search(clause) and (inside or not _INSIDE.search(clause)):
+        if clause.strip() and not _ASIDE.search(clause) and not _INSIDE.search(clause):
             yield clause
 
 
@@ -70,19 +71,19 @@ def _network(clause: str, devices: int, nics: int) -> StatedNetwork | None:
     if rate is None or not _NETWORK.search(clause):
         return None
     count = _COUNT.search(clause) or _LINKS.search(clause)
-    if count:
-        return StatedNetwork(max(1, int(count.group(1))), rate)
-    if re.search(r"per (?:gpu|device)|/gpu", clause, re.IGNORECASE):
-        return StatedNetwork(devices, rate)
-    if re.search(r"node|inter|network", clause, re.IGNORECASE):  # what all links of a node reach together
+    each = devices if re.search(r"per (?:gpu|device)|/gpu", clause, re.IGNORECASE) else 1
+    if count or each > 1:
+        return StatedNetwork(each * max(1, int(count.group(1)) if count else 1), rate)
+    if rate > _FASTEST_PORT or re.search(r"node|inter|network", clause, re.IGNORECASE):  # what all links of a node reach together
         return StatedNetwork(devices, rate / devices)
     return StatedNetwork(nics, rate, sure=False)
 
 
 def _bytes_per_s(clause: str) -> float | None:
     """The rate that a clause states or that its generation has, in bytes/s."""
-    rate = _RATE.search(clause)
-    if rate:
+    if generation := _GENERATION.search(clause):
+        return float(generation.group(1)) * 1.25e8
+    if rate := _RATE.search(clause):
         return float(rate.group(1)) * (1e9 if rate.group(2) else 1.25e8)
     return next((gbit * 1.25e8 for word, gbit in PORT_GBIT.items() if re.search(word, clause, re.IGNORECASE)), None)
 
@@ -98,8 +99,8 @@ def row_cluster(name: str, per_node: int | None, interconnect: str, devices: int
     hosts = node.devices // host
     network = stated_network(interconnect, host, (node.nics or node.devices) // hosts)
     if network is None:
-        if devices > node.devices and speaks_of_network(interconnect):
-            message = f"interconnect {interconnect!r} states no rate that is understood; {_stated(cluster)} is assumed"
+        if devices > node.devices and interconnect.strip():
+            message = f"interconnect {interconnect!r} states no rate between nodes that is understood; {_stated(cluster)} is assumed"
             notes.append(Diagnostic("network-not-understood", message))
         return cluster
     nics = network.nics if network.nics >= node.devices else hosts * network.nics
