@@ -1,6 +1,5 @@
 """`lumos search` and `lumos explain`: the JSON keys that scripts rely on, files, and refusals."""
 
-from importlib import import_module
 
 import pytest
 
@@ -83,32 +82,20 @@ def test_equal_plans_that_no_single_part_tells_apart_are_named(lumos):
     assert f"no single part decides about {named}; measure a few steps of each" in words_of(lumos("search", *words))
 
 
-def test_a_sweep_by_cost_shows_what_each_value_costs(lumos, tmp_path):
-    """More devices of a job fail more often, so tokens cost more the less of the time is kept."""
+def test_a_sweep_shows_what_each_value_costs(lumos, tmp_path):
     job = (*SMALL[:2], "--cluster", described(tmp_path, mtbf_hours=500), *SMALL[4:], *FEW[len(SMALL) :])
-    words = (*job, "--sweep", "gpus=8,16", "--objective")
-    found = lumos("search", *words, "cost", "--json").json
-    dollars = {row["gpus"]: row["best"][0]["operating"]["dollars_per_trillion_tokens"] for row in found["rows"]}
-    assert found["best_value"] == min(dollars, key=lambda gpus: dollars[gpus])
-    printed = lumos("search", *words, "energy").out
+    words = (*job, "--sweep", "gpus=8,16")
+    rows = lumos("search", *words, "--json").json["rows"]
+    dollars = {row["gpus"]: row["best"][0]["operating"]["dollars_per_trillion_tokens"] for row in rows}
+    printed = lumos("search", *words).out
     assert all(word in printed for word in ("goodput", "dollars", "kWh", f"{dollars[8]:,.0f}"))
-
-
-def test_an_objective_without_a_price_is_refused_before_anything_is_timed(lumos, monkeypatch):
-    def timed(*_: object) -> None:
-        raise AssertionError("a plan was timed")
-
-    monkeypatch.setattr(import_module("lumos.searching.facade"), "search_problem", timed)
-    refused = lumos("search", *FEW, "--sweep", "gpus=8,16", "--objective", "cost")
-    assert refused.status == 2 and "needs price_per_hour" in " ".join(refused.err.split())
 
 
 def test_a_sweep_has_a_row_for_every_value(lumos):
     found = lumos("search", *FEW, "--sweep", "gpus=8..16", "--json").json
     assert found["sweep"] == "gpus"
     assert [row["gpus"] for row in found["rows"]] == [8, 16]
-    assert found["best_value"] == 16
-    assert "best of all: 16" in lumos("search", *FEW, "--sweep", "gpus=8,16").out
+    assert "the best plan for every gpus" in lumos("search", *FEW, "--sweep", "gpus=8,16").out
 
 
 def test_the_plan_is_the_one_that_predict_predicts(lumos):
@@ -151,7 +138,6 @@ def test_tables(lumos, tmp_path):
         ((*FEW, "--tp", "4..2"), 2, "4 is more than 2"),
         ((*FEW, "--reserve-gb", "90"), 2, "less than there is"),
         ((*FEW, "--tp", "two"), 2, "not a whole number"),
-        ((*FEW, "--objective", "speed"), 2, "objective"),
         ((*FEW, "--engine", "dask"), 2, "local, ray"),
         (SMALL[2:], 2, "--model is needed"),
     ],

@@ -24,9 +24,6 @@ def search(
         typer.Option(help="A known cluster, or a .toml file; repeatable, to compare.", show_default=False),
     ] = None,
     assigned: Assigned = None,
-    objective: Annotated[
-        str, typer.Option(help="What the best of a sweep is: step-time, tokens (per second and device), cost or energy (per token).")
-    ] = "step-time",
     sweep: Annotated[str | None, typer.Option(metavar="KEY=A..B", help="Search once for each value: gpus=256..16384, seq=….")] = None,
     parquet: Annotated[str | None, typer.Option(metavar="FILE", help="Write every timed plan.")] = None,
     perfetto: Perfetto = None,
@@ -36,15 +33,12 @@ def search(
     **words: Any,
 ) -> None:
     """List the plans of a model on a cluster, best first."""
-    from lumos.choices import check_choice
-    from lumos.cost.cluster import load_cluster
     from lumos.errors import UsageError
     from lumos.output_files import check_places
     from lumos.reports.text.search import print_found, print_sweep
     from lumos.searching.facade import Swept, side_by_side
     from lumos.searching.facade import search as searched
     from lumos.searching.settings import sweep_of
-    from lumos.searching.sweep import OBJECTIVES, best_value, check_objective
     from lumos.trace.source import keep_inputs
 
     files = {"perfetto": perfetto, "chakra": chakra, "kineto": kineto}
@@ -55,9 +49,6 @@ def search(
         raise UsageError("several --cluster exclude --sweep and traces: one thing is compared at a time")
     keep_inputs(paths or (), parquet, *files.values())
     check_places(parquet, perfetto, folders=(chakra, kineto))
-    check_choice(objective, OBJECTIVES, "an objective")
-    if sweep is not None and clusters:
-        check_objective(objective, load_cluster(clusters[0]))
     words = {**with_assigned(words, assigned, SpaceWords), "progress": stages("plans")}
     if len(clusters) == 1:
         words["cluster"] = clusters[0]
@@ -80,9 +71,9 @@ def search(
     if not key:
         answer(first, json, print_found)
     elif json:
-        write_json({"sweep": key, "best_value": best_value(rows, objective), "rows": [{key: value, **f.to_dict()} for value, f in rows]})
+        write_json({"sweep": key, "rows": [{key: value, **f.to_dict()} for value, f in rows]})
     else:
-        print_sweep(console(), key, rows, best_value(rows, objective))
+        print_sweep(console(), key, rows)
     if not all(f.complete for _, f in rows):
         raise typer.Exit(INTERRUPTED)
     if not any(f.best for _, f in rows):

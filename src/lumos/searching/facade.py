@@ -30,7 +30,6 @@ from lumos.searching.search import Found, plan_keys
 from lumos.searching.search import search_problem as search_problem
 from lumos.searching.settings import problem_of, settings_of, space_of, sweep_of, switched
 from lumos.searching.space import Problem
-from lumos.searching.sweep import sweep_sizes as sweep_problem
 from lumos.searching.words import SearchWords, SpaceWords
 from lumos.trace.source import Source, as_job
 
@@ -82,8 +81,20 @@ def search(
             searched = search_problem(p, space, words.get("refine", 10), words.get("progress"), engine=engine_of(p))
             return replace(searched, tokens=tokens, price=price)
 
-        rows = sweep_problem(problem, key, values, run)
-    return rows[0][1] if sweep is None else Rows(Swept(value, searched) for value, searched in rows)
+        rows: list[Swept] = []
+        for value in values:
+            rows.append(Swept(value, run(_with_size(problem, key, value))))
+            if not rows[-1].found.complete:
+                break
+    return rows[0].found if sweep is None else Rows(rows)
+
+
+def _with_size(problem: Problem, key: str, value: int) -> Problem:
+    """The problem with another number of devices (gpus), sequences of a step (global_batch) or tokens of a sequence (seq)."""
+    if key == "gpus":
+        problem.cluster.check_size(value)
+        return replace(problem, gpus=value)
+    return replace(problem, global_batch=value) if key == "global_batch" else replace(problem, seq_len=value)
 
 
 def side_by_side(clusters: Sequence[str], **words: Unpack[SearchWords]) -> Rows[Swept]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lumos.prediction.operating import Campaign, Operating, operating
 from lumos.reports.text.format import ShownField, heading, paragraph, sentence, table
 from lumos.reports.text.predict import operating_lines, predict_headline
-from lumos.searching.sweep import operating_of
 from lumos.units import count
 from lumos.vocabulary import Recompute, Schedule
 
@@ -55,7 +54,8 @@ class _Line(NamedTuple):
         """The line of a search for one value of what is swept."""
         best = searched.best[0] if searched.best else None
         name = value if isinstance(value, str) else f"{value:,}"
-        return cls(name, best, operating_of(searched) if best else None, searched.campaigns[0] if searched.campaigns else None)
+        cost = operating(searched.problem.cluster, searched.problem.gpus, best.tokens_per_s_per_gpu) if best else None
+        return cls(name, best, cost, searched.campaigns[0] if searched.campaigns else None)
 
 
 def _of(part: str, columns: Mapping[str, Callable[[Any], str]]) -> dict[str, ShownField]:
@@ -160,11 +160,11 @@ def _print_prices(out: Console, searches: Sequence[Found]) -> None:
         paragraph(out, f"days and dollars for {run.tokens:,.0f} tokens on {name}: {price}")
 
 
-def print_sweep(out: Console, key: str, rows: Sequence[tuple[int | str, Found]], best: int | str | None) -> None:
+def print_sweep(out: Console, key: str, rows: Sequence[tuple[int | str, Found]]) -> None:
     """Print the best plan for every value of the swept size."""
     p = rows[0][1].problem
     where = f"{p.gpus} devices" if key == "cluster" else p.cluster.name
-    out.print(f"{p.model.name} on {where}: the best plan for every {key}; best of all: {best}")
+    out.print(f"{p.model.name} on {where}: the best plan for every {key}")
     for note in p.assumed:
         paragraph(out, note.message)
     lines = [_Line.of(searched, value) for value, searched in rows]
