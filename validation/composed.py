@@ -63,6 +63,19 @@ def straight_lines(rows: Iterable[PublishedRun]) -> list[Lines]:
     return [Lines(name, sum(map(len, lines)), len(kinds[name]), tuple(map(_deviation, lines))) for name, lines in found.items()]
 
 
+def independent(rows: Iterable[PublishedRun]) -> list[PublishedRun]:
+    """The rows, but of a source whose steps were put together from parts as many as there are parts: one for each layer that a device of
+    its runs computes, each of another place among the rows with that layer, so that plans differ."""
+    rows = list(rows)
+    composed = {lines.source for lines in straight_lines(rows) if lines.composed}
+    kinds: dict[tuple[str, ...], list[PublishedRun]] = defaultdict(list)
+    for row in rows:
+        if row["source"] in composed:
+            kinds[(row["source"], *(row.get(name, "") for name in OF_LAYER))].append(row)
+    picked = [members[i * len(members) // len(kinds)] for i, members in enumerate(kinds.values())]
+    return [row for row in rows if row["source"] not in composed or any(row is one for one in picked)]
+
+
 def _deviation(steps: dict[int, float]) -> float:
     layers, seconds = np.array(list(steps), float), np.array(list(steps.values()))
     slope, rest = np.polyfit(layers, seconds, 1)
@@ -76,7 +89,7 @@ def described(rows: Iterable[PublishedRun]) -> list[str]:
         f"left by {float(np.median(lines.deviations)) * 1e6:.0f} millionths of the step, nine tenths of the lines by less than "
         f"{float(np.quantile(lines.deviations, 0.9)) * 1e6:.0f}. Runs that were each timed differ by a percent from one day to the next, "
         f"so these steps were put together from times of single layers, of which there are {lines.layers}: they are as many "
-        "measurements as that, and an order among plans that rests on one of them counts once."
+        "measurements as that, and as many of its rows are scored, each of another layer."
         for lines in straight_lines(rows)
         if lines.composed
     ]

@@ -22,7 +22,7 @@ from tools.document import markdown_table
 from tools.figures import write_result
 from tools.leave_out import LeaveOut, score_left_out
 from tools.leave_out import thinned as sampled
-from validation.composed import described
+from validation.composed import described, independent
 from validation.goals import marked
 
 from lumos.blocks.coefficients import STEP_FILE, StepCoefficients, shipped_step_coefficients
@@ -73,10 +73,11 @@ def main() -> int:
     most = int(sys.argv[sys.argv.index("--rows") + 1]) if "--rows" in sys.argv else None
     read = {name: list(read_tables([str(Path(folder) / f"{name}.csv")])) for name in TABLES}
     rows = {name: [row for row in table if complete(row)] for name, table in read.items()}
+    told = described(row for table in rows.values() for row in table)
     to_fit = [row for name, table in rows.items() for row in table[:: THINNED.get(name, 1)]]
     if "--fit" in sys.argv:
         _ship(fitting.fit(fitting.problem(to_fit), PRIOR))
-    every = [row for table in rows.values() for row in table]
+    every = independent(row for table in rows.values() for row in table)
     incomplete = [row for table in read.values() for row in table if not complete(row)]
     if most is not None:
         every, incomplete, to_fit = (sampled(part, most) for part in (every, incomplete, to_fit))
@@ -88,7 +89,7 @@ def main() -> int:
             pool.submit(score, incomplete),
         ]
         fitted, apart, unprofiled, incompletely = (future.result() for future in scored)
-    write_result("validation/results/runs.md", report(fitted, apart, unprofiled, incompletely, most))
+    write_result("validation/results/runs.md", report(fitted, apart, unprofiled, incompletely, most, told))
     return 0
 
 
@@ -106,7 +107,12 @@ def _ship(coefficients: StepCoefficients) -> None:
 
 
 def report(
-    fitted: Sequence[Scored], left_out: Sequence[Scored], unprofiled: Sequence[Scored], incomplete: Sequence[Scored], most: int | None
+    fitted: Sequence[Scored],
+    left_out: Sequence[Scored],
+    unprofiled: Sequence[Scored],
+    incomplete: Sequence[Scored],
+    most: int | None,
+    told: Sequence[str],
 ) -> str:
     whole, apart, alone = summary(fitted), summary(left_out), summary(unprofiled)
     sources = list(whole["by_source"])
@@ -130,7 +136,7 @@ def report(
         "",
         markdown_table(("source", "rows", "median", "p90", "bias", "rank", "in interval", "source left out", "framework left out"), table),
         "",
-        *(line for text in described(s.row for s in fitted) for line in (text, "")),
+        *(line for text in told for line in (text, "")),
         markdown_table(
             ("figure", "to reach", "reached"),
             (

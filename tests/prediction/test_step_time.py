@@ -1,12 +1,14 @@
 """The interval of a step: of the device in part, of the host in full, and wider where nothing of the device was measured."""
 
+from math import hypot
+
 import pytest
 
 import lumos
 from lumos.blocks.coefficients import shipped_step_coefficients
 from lumos.plan.configuration import Settings, job_from
 from lumos.plan.profiles import evidence
-from lumos.prediction.step_time import _spreads
+from lumos.prediction.step_time import half_width
 
 TINY = {"model": "gpt3-126m", "gpus": 1, "global_batch": 1, "seq": 128}
 
@@ -26,8 +28,9 @@ def test_a_slow_host_is_slow_at_every_launch():
 @pytest.mark.parametrize(("measured", "relative"), [("h200", "h20"), ("gb200", "gb300")])
 def test_an_accelerator_without_tables_is_known_less_well(measured, relative):
     sizes = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq": 8192, "zero": 3, "framework": "generic"}
-    known, less = (_spreads(job_from(Settings(**sizes, dp=8, cluster=name)), shipped_step_coefficients()) for name in (measured, relative))
-    assert less == [*known, shipped_step_coefficients().unmeasured]
+    c = shipped_step_coefficients()
+    known, less = (half_width(0.1, job_from(Settings(**sizes, dp=8, cluster=name)), c) for name in (measured, relative))
+    assert less == pytest.approx(hypot(known, c.unmeasured))
     assert min(halves(**sizes, dp=8, cluster=relative)) > min(halves(**sizes, dp=8, cluster=measured))
 
 
@@ -40,11 +43,13 @@ def test_a_profile_is_as_sure_as_published_runs_of_its_accelerator_say():
     """Those of fsdp2-compiled on H100 of 96 GB lie closer than those on MI300X, and none are known of InternEvo on H100."""
     c = shipped_step_coefficients()
 
-    def spread(framework: str, cluster: str) -> float:
+    def spread(framework: str, cluster: str, priced: float = 0.0) -> float:
         job = job_from(Settings(model="llama3-8b", cluster=cluster, gpus=8, global_batch=8, seq=4096, framework=framework))
-        return _spreads(job, c)[0]
+        return half_width(priced, job, c)
 
     seen = evidence()["fsdp2-compiled"]
     assert spread("fsdp2-compiled", "mi300x") == seen["mi300x"].within > spread("fsdp2-compiled", "h100-96gb") == seen["h100-96gb"].within
     assert spread("internevo", "h100") == c.untried > c.spread
     assert spread("nemo", "h100") == c.spread >= evidence()["nemo"]["h100"].within
+    assert spread("nemo", "h100", priced=0.2) == 0.2  # errors of prices are part of those of steps
+    assert spread("internevo", "h100", priced=0.2) == hypot(0.2, c.untried)

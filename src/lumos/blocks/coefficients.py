@@ -18,11 +18,11 @@ class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     gemm, attention, traffic (element-wise kernels), collective: time inside a step / time alone. contention: compute loses this share of
     the time of concurrent communication, which takes SMs and memory bandwidth, while it runs. step: factor on the profiles' step_us. The
-    last five are half-widths of the interval, as shares of the step, for errors that the cost models' intervals do not cover. spread: of
-    any job (calibrated on sources left out). untried: of a profile on an accelerator on which no published runs were compared with it
-    (calibrated on accelerators left out). unprofiled: of a framework without a profile, beyond what its questions cover (calibrated on
-    frameworks left out). unmeasured: of an accelerator whose kernels were not measured, beyond that (accelerators left out of the fit of
-    multiplications: docs/cost-models.md). mixture: of a model with experts, beyond that: no table of kernels has products for many experts,
+    last five are half-widths of the interval, as shares of the step (`lumos.prediction.step_time.half_width`). spread: the least of a
+    profile that published runs were compared with. untried: of one that was not compared on the accelerator, beyond the cost models'
+    intervals. Both are calibrated on sources without the runs that stand behind their profile. unprofiled: of a framework without a
+    profile, beyond those and its questions (calibrated on frameworks left out). unmeasured: of an accelerator whose kernels were not
+    measured, beyond that (accelerators left out of the fit of multiplications: docs/cost-models.md). mixture: of a model with experts, beyond that: no table of kernels has products for many experts,
     permutations of tokens or DeepEP's exchanges, and frameworks differ in them most (calibrated on mixtures of experts that were never
     fitted to).
     """
@@ -33,9 +33,9 @@ class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     traffic: float = 1.0
     contention: float = 0.3
     step: float = 1.0
-    spread: float = 0.09
-    unprofiled: float = 0.12
-    untried: float = 0.25
+    spread: float = 0.07
+    unprofiled: float = 0.05
+    untried: float = 0.2
     unmeasured: float = 0.12
     mixture: float = 0.2
 

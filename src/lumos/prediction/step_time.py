@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import hypot
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 #: The interval of a whole step, as a share of the cost models' intervals for the device: errors on its many different shapes partly cancel.
 #: A host that is slow is slow at every launch: its interval counts in full.
-CORRELATED = 0.5
+CORRELATED = 0.3
 #: So many published runs of a profile on an accelerator say how far it is off there.
 ENOUGH_ROWS = 3
 
@@ -56,23 +57,27 @@ def time_of(assembled: Assembled, job: PlannedJob, coefficients: StepCoefficient
     on_host = np.isin(assembled.graph.kind, (Kind.OPERATOR, Kind.LAUNCH))
     columns = [best, *(np.where(on_host, a, b) for bound in (low, high) for a, b in ((best, bound), (bound, best)))]
     time, *bounds = (float(s) * 1e-9 for s in sweep_many(frozen, np.stack(columns)))
-    spreads = _spreads(job, coefficients)
-    down, up = (np.hypot.reduce([CORRELATED * (device / time - 1), host / time - 1, *spreads]) for device, host in (bounds[:2], bounds[2:]))
-    return PredictedStep(time, time / (1 + float(down)), time * (1 + float(up)))
+    sides = (np.hypot(CORRELATED * (device / time - 1), host / time - 1) for device, host in (bounds[:2], bounds[2:]))
+    down, up = (half_width(float(priced), job, coefficients) for priced in sides)
+    return PredictedStep(time, time / (1 + down), time * (1 + up))
 
 
-def _spreads(job: PlannedJob, c: StepCoefficients) -> list[float]:
-    """Half-widths of the interval for what the cost models' own intervals do not cover, each independent of the others."""
-    accelerator = job.cluster.accelerator
-    spreads = [max(c.spread, _seen_within(job, c)) if is_profiled(job.framework) else c.unprofiled]
-    if measured_relative(accelerator) != accelerator.name:
-        spreads.append(c.unmeasured)
-    if job.model.experts is not None:
-        spreads.append(c.mixture)
-    return spreads
+def half_width(priced: float, job: PlannedJob, c: StepCoefficients) -> float:
+    """Half the interval of a step whose prices are known within `priced`; both are shares of the step.
+
+    The errors of published runs are of whole steps, and those of their prices are part of them: of the two the larger counts. Where too few
+    runs are published, what a profile or an accelerator may hide comes to the errors of the prices.
+    """
+    seen = _seen_within(job)
+    if seen is not None:
+        known = max(priced, seen, c.spread)
+    else:
+        unmeasured = measured_relative(job.cluster.accelerator) != job.cluster.accelerator.name
+        known = hypot(priced, c.untried if is_profiled(job.framework) else c.unprofiled, c.unmeasured if unmeasured else 0.0)
+    return hypot(known, c.mixture) if job.model.experts is not None else known
 
 
-def _seen_within(job: PlannedJob, c: StepCoefficients) -> float:
-    """The error of the job's profile on published runs of its accelerator; `c.untried` where there are too few."""
+def _seen_within(job: PlannedJob) -> float | None:
+    """The error of the job's profile on published runs of its accelerator; None where there are too few, or no profile."""
     scored = evidence().get(job.framework.name, {}).get(job.cluster.accelerator.name)
-    return scored.within if scored is not None and scored.rows >= ENOUGH_ROWS else c.untried
+    return scored.within if scored is not None and scored.rows >= ENOUGH_ROWS and is_profiled(job.framework) else None
