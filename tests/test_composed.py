@@ -1,7 +1,7 @@
 """Tables whose steps were put together from the time of one layer are told from tables of runs that were timed."""
 
 import pytest
-from validation.composed import described, straight_lines
+from validation.composed import described, independent, straight_lines
 
 
 def rows(steps: list[float]) -> list[dict[str, str]]:
@@ -20,6 +20,7 @@ def test_steps_on_an_exact_line_were_put_together():
     (text,) = described(rows([0.5 + 0.003 * layers for layers in (12, 16, 20, 24)]))
     assert "8 steps lie on 2 straight lines" in text
     assert "of which there are 2" in text
+    assert [row["id"] for row in independent(rows([0.5 + 0.003 * layers for layers in (12, 16, 20, 24)]))] == ["1-12", "2-20"]
 
 
 def test_steps_that_were_timed_leave_the_line_by_what_runs_differ_in():
@@ -28,6 +29,7 @@ def test_steps_that_were_timed_leave_the_line_by_what_runs_differ_in():
     assert lines.deviations[0] == pytest.approx(0.006 / 0.655)
     assert not lines.composed
     assert described(rows([0.50, 0.61, 0.70, 0.81])) == []
+    assert len(independent(rows([0.50, 0.61, 0.70, 0.81]))) == 8
 
 
 def test_three_steps_make_no_line():

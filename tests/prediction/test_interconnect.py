@@ -15,12 +15,7 @@ HUNDRED, FOUR_HUNDRED = 12.5e9, 50e9  # bytes/s of links of 100 and 400 Gb/s
         ("NVLink + RDMA 400 Gb/s per GPU; H100 96GB HBM2e 2.4TB/s, 500W", 8, FOUR_HUNDRED),
         ("NVLink in node; 4 OmniPath links per node", 4, HUNDRED),
         ("8 NDR ports", 8, FOUR_HUNDRED),
-        (
-            "NVLink 900 GB/s | Storage: 2x NDR 400Gb/s, Compute: 8x ConnectX-7 IB NDR 400Gb/s, Management: 100Gb/s Ethernet NIC",
-            8,
-            FOUR_HUNDRED,
-        ),
-        ("NVLINK Gen5 1800 GB/s + NVSWITCH | 4x ConnectX-7 IB NDR 400Gb/Sec", 4, FOUR_HUNDRED),
+        ("NVLink 900 GB/s | Storage: 2x NDR 400Gb/s, Compute: 8x CX-7 IB NDR 400Gb/Sec, Management: 100Gb/s NIC", 8, FOUR_HUNDRED),
         ("PCIe Gen4 | BF3 200Gbps for NS and 2xBF3 400Gbps for EW", 2, FOUR_HUNDRED),
         ("200 GB/s network", 8, 25e9),  # a large B means bytes
         ("NVLink, 4x HDR100", 4, HUNDRED),

@@ -22,9 +22,9 @@ class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     profile that published runs were compared with. untried: of one that was not compared on the accelerator, beyond the cost models'
     intervals. Both are calibrated on sources without the runs that stand behind their profile. unprofiled: of a framework without a
     profile, beyond those and its questions (calibrated on frameworks left out). unmeasured: of an accelerator whose kernels were not
-    measured, beyond that (accelerators left out of the fit of multiplications: docs/cost-models.md). mixture: of a model with experts, beyond that: no table of kernels has products for many experts,
-    permutations of tokens or DeepEP's exchanges, and frameworks differ in them most (calibrated on mixtures of experts that were never
-    fitted to).
+    measured, beyond that (accelerators left out of the fit of multiplications: docs/cost-models.md). mixture: of a model with experts,
+    beyond that: no table of kernels has products for many experts, permutations of tokens or DeepEP's exchanges, and frameworks differ in
+    them most (calibrated on mixtures of experts that were never fitted to).
     """
 
     gemm: float = 1.0
