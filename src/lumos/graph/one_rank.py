@@ -226,7 +226,7 @@ def _waits(host: _Host, syncs: Synchronisations, lanes: int) -> Waits:
 
 def _unclaimed(trace: Trace, host: _Host, device: _Device) -> tuple[Int32, Int64]:
     """The tasks whose durations hold waiting that no dependency explains, and how much, ns."""
-    gap, gap_time = unclaimed_waits(trace.name, host.planned, device.work, host.handed, host.alone)
+    gap, gap_time = unclaimed_waits(trace, host.planned, device.work, host.handed, host.alone)
     call = np.flatnonzero(device.syncs.unclaimed > 0)
     slices = np.concatenate((gap, host.planned.last_of_row[device.syncs.row[call]]))
     return host.tasks.of_slice[slices].astype(np.int32), np.concatenate((gap_time, device.syncs.unclaimed[call]))

@@ -3,7 +3,8 @@
 It is only reported (as `kept_wait`), never used: this part of a replayed step would not shrink if the device or the other
 threads were faster. One rule holds for operators, calls and the time between them: what remains of a slice as CPU work looks like a wait
 where all streams worked until just before its end, or where a thread pauses while another works, and so much of it is beyond what is
-usual at that place in the code: the median of the slices of the same row, between the same rows, that do not look like a wait.
+usual at that place in the code: the median of the slices there that do not look like a wait. A wait lasts longer where what it is for ends
+later. So a place whose slices last about as long whenever that was has none.
 """
 
 from __future__ import annotations
@@ -13,18 +14,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.hand_offs.threads import SHORTEST_HAND_OFF, HandOffs
-from lumos.graph.waits.solve import WAKE_UP
+from lumos.graph.lists import numbered
+from lumos.graph.places import step_at
+from lumos.graph.waits.solve import WAKE_UP, in_steps
 from lumos.intervals import Union, union, within
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from lumos.graph.hand_offs.slices import HostSlices
     from lumos.graph.host import HostPlan
     from lumos.graph.launches import DeviceWork
-    from lumos.trace.table import Int32, Int64
+    from lumos.trace.table import Int64, Trace
 
 
-def unclaimed_waits(name: Int32, planned: HostPlan, work: DeviceWork, handed: HandOffs, timers: np.ndarray) -> tuple[Int64, Int64]:
-    """The slices of threads that hold waiting which is part of no dependency, and how much, ns. name: of every row of the trace.
+def unclaimed_waits(trace: Trace, planned: HostPlan, work: DeviceWork, handed: HandOffs, timers: np.ndarray) -> tuple[Int64, Int64]:
+    """The slices of threads that hold waiting which is part of no dependency, and how much, ns.
 
     Of a gap that a hand-off explains, only the time after the hand-off can count, and none where the thread then begins a collective: it
     waited for the issuer alone.
@@ -38,9 +43,31 @@ def unclaimed_waits(name: Int32, planned: HostPlan, work: DeviceWork, handed: Ha
     waiting = np.where(handed.pause[candidate], _while_others_work(slices, candidate, start, end, timers), 0)
     waiting = np.maximum(waiting, _until_device_is_idle(union(work.start, work.end), start, end))
     candidate, waiting = candidate[waiting > 0], waiting[waiting > 0]
-    waiting = np.minimum(waiting, kept[candidate] - _usual(name, slices, kept, candidate))
+    usual, regardless = _repeated(trace, slices, kept, candidate, waiting)
+    waiting = np.where(regardless, 0, np.minimum(waiting, kept[candidate] - usual))
     waited = waiting >= SHORTEST_HAND_OFF
     return candidate[waited], waiting[waited]
+
+
+def _repeated(trace: Trace, slices: HostSlices, kept: Int64, waits: Int64, waiting: Int64) -> tuple[Int64, NDArray[np.bool_]]:
+    """What is usual at the place of each of `waits`, ns, or without any other there, between the same rows; and whether all at its place
+    last about as long, although what they may wait for, `waiting` ns, takes longer at times."""
+    own = np.where(slices.row >= 0, trace.name[slices.row], -1).astype(np.int64) + 1
+    size = int(own.max(initial=0)) + 1
+    between = (own * size + np.roll(own, 1)) * size + np.roll(own, -1)
+    near = np.flatnonzero(np.isin(between, between[waits]))
+    place = in_steps(numbered(between[near], slices.lane[near]), step_at(trace, slices.start[near]))
+    at = np.searchsorted(near, waits)
+    usual, known = _usual(place, kept[near], at)
+    usual = np.where(known, usual, _usual(between[near], kept[near], at)[0])
+    return usual, 2 * _spread(place[at], kept[waits]) < _spread(place[at], waiting)
+
+
+def _spread(place: Int64, values: Int64) -> NDArray[np.float64]:
+    """The standard deviation of the values at the place of each."""
+    number = np.maximum(np.bincount(place), 1)
+    mean = np.bincount(place, values) / number
+    return np.asarray(np.sqrt(np.bincount(place, np.square(values - mean[place])) / number)[place])
 
 
 def _while_others_work(slices: HostSlices, candidate: Int64, start: Int64, end: Int64, timers: np.ndarray) -> Int64:
@@ -63,12 +90,9 @@ def _until_device_is_idle(works: Union, start: Int64, end: Int64) -> Int64:
     return np.where(through, busy, 0)
 
 
-def _usual(name: Int32, slices: HostSlices, kept: Int64, waits: Int64) -> Int64:
-    """What is usual at the place of each of `waits`, ns: the median of `kept` of the other slices there; 0 where there are none."""
-    own = np.where(slices.row >= 0, name[slices.row], -1).astype(np.int64) + 1
-    size = int(own.max(initial=0)) + 1
-    place = (own * size + np.roll(own, 1)) * size + np.roll(own, -1)
+def _usual(place: Int64, kept: Int64, waits: Int64) -> tuple[Int64, NDArray[np.bool_]]:
+    """What is usual at the place of each of `waits`, ns: the median of `kept` of the other slices there; and whether there are any."""
     others = np.setdiff1d(np.flatnonzero(np.isin(place, place[waits])), waits)
     order = others[np.lexsort((kept[others], place[others]))]
     low, high = (np.searchsorted(place[order], place[waits], side) for side in ("left", "right"))
-    return np.where(high > low, np.append(kept[order], 0)[(low + high) // 2], 0)
+    return np.where(high > low, np.append(kept[order], 0)[(low + high) // 2], 0), high > low

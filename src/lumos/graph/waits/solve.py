@@ -47,13 +47,18 @@ def repetitions(trace: Trace, work: DeviceWork, rows: Int32 | Int64) -> Repetiti
     """The places of calls, in `rows` by their start, of which many have one name. They stand at one place where the same kernels were
     launched before and after them and, where steps are marked, where they are the same one of as many such calls in their step: a place
     is then run once in every step."""
-    alike = place = numbered(*_kernels_around(trace, work, rows))
-    step = step_at(trace, trace.start[rows])
-    if step.any():
-        of_step = numbered(alike, step)
-        place = numbered(alike, ordinals(of_step), np.bincount(of_step)[of_step])
+    alike = numbered(*_kernels_around(trace, work, rows))
+    place = in_steps(alike, step_at(trace, trace.start[rows]))
     _, first, place = np.unique(place, return_index=True, return_inverse=True)
     return Repetitions(np.argsort(np.argsort(first))[place], alike)
+
+
+def in_steps(alike: Int64, step: Int64) -> Int64:
+    """Numbers for the places of rows in the code, where steps are marked: those that are `alike`, the same one of as many in their step."""
+    if not step.any():
+        return alike
+    of_step = numbered(alike, step)
+    return numbered(alike, ordinals(of_step), np.bincount(of_step)[of_step])
 
 
 def _kernels_around(trace: Trace, work: DeviceWork, rows: Int32 | Int64) -> tuple[Int64, Int64]:
