@@ -2,9 +2,10 @@
 
 It is only reported (as `kept_wait`), never used: this part of a replayed step would not shrink if the device or the other
 threads were faster. One rule holds for operators, calls and the time between them: what remains of a slice as CPU work looks like a wait
-where all streams worked until just before its end, or where a thread pauses while another works, and so much of it is beyond what is
-usual at that place in the code: the median of the slices there that do not look like a wait. A wait lasts longer where what it is for ends
-later. So a place whose slices last about as long whenever that was has none.
+where all streams worked until just before its end, on a thread that calls the runtime, or where a thread pauses while another works, and
+so much of it is beyond what is usual at that place in the code: the median of the slices there that do not look like a wait, or without any
+of those of that name. A wait lasts longer where what it is for ends later. So a place whose slices last about as long whenever that was has
+none.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from lumos.graph.lists import numbered
 from lumos.graph.places import step_at
 from lumos.graph.waits.solve import WAKE_UP, in_steps
 from lumos.intervals import Union, union, within
+from lumos.trace.table import Category
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,7 +43,8 @@ def unclaimed_waits(trace: Trace, planned: HostPlan, work: DeviceWork, handed: H
     candidate = np.flatnonzero((kept >= SHORTEST_HAND_OFF) & ~timers[slices.lane])
     start, end = begin[candidate], slices.end[candidate]
     waiting = np.where(handed.pause[candidate], _while_others_work(slices, candidate, start, end, timers), 0)
-    waiting = np.maximum(waiting, _until_device_is_idle(union(work.start, work.end), start, end))
+    calls = np.isin(slices.lane[candidate], trace.lane[trace.category == Category.RUNTIME])
+    waiting = np.maximum(waiting, np.where(calls, _until_device_is_idle(union(work.start, work.end), start, end), 0))
     candidate, waiting = candidate[waiting > 0], waiting[waiting > 0]
     usual, regardless = _repeated(trace, slices, kept, candidate, waiting)
     waiting = np.where(regardless, 0, np.minimum(waiting, kept[candidate] - usual))
@@ -50,16 +53,15 @@ def unclaimed_waits(trace: Trace, planned: HostPlan, work: DeviceWork, handed: H
 
 
 def _repeated(trace: Trace, slices: HostSlices, kept: Int64, waits: Int64, waiting: Int64) -> tuple[Int64, NDArray[np.bool_]]:
-    """What is usual at the place of each of `waits`, ns, or without any other there, between the same rows; and whether all at its place
-    last about as long, although what they may wait for, `waiting` ns, takes longer at times."""
-    own = np.where(slices.row >= 0, trace.name[slices.row], -1).astype(np.int64) + 1
-    size = int(own.max(initial=0)) + 1
-    between = (own * size + np.roll(own, 1)) * size + np.roll(own, -1)
-    near = np.flatnonzero(np.isin(between, between[waits]))
-    place = in_steps(numbered(between[near], slices.lane[near]), step_at(trace, slices.start[near]))
+    """What is usual at the place of each of `waits`, ns, or without any other there, of its name; and whether all at its place last about
+    as long, although what they may wait for, `waiting` ns, takes longer at times."""
+    name = np.where(slices.row >= 0, trace.name[slices.row], -1)
+    near = np.flatnonzero(np.isin(name, name[waits]))
+    alike = numbered(*(np.roll(name, by)[near] for by in (0, 1, -1)), slices.lane[near])
+    place = in_steps(alike, step_at(trace, slices.start[near]))
     at = np.searchsorted(near, waits)
     usual, known = _usual(place, kept[near], at)
-    usual = np.where(known, usual, _usual(between[near], kept[near], at)[0])
+    usual = np.where(known, usual, _usual(name[near], kept[near], at)[0])
     return usual, 2 * _spread(place[at], kept[waits]) < _spread(place[at], waiting)
 
 
