@@ -39,7 +39,7 @@ def test_waits_for_other_processes_stay_and_are_named(draw, trace, factor):
     found = answered(trace, loop(draw), factor)
     assert found.base.step_time_s == pytest.approx(10e-3)
     assert found.outcome.step_time_s == pytest.approx((4 + 6 * factor) * 1e-3)
-    assert (found.trust.grade, found.trust.reasons[0].code) == (Grade.LIMITED, "loader-waits")
+    assert (found.trust.grade, found.trust.reasons[0].code) == (Grade.LIMITED, "batches-awaited")
     truth = max(10, 6 * factor) * 1e-3  # a batch takes the processes 10 ms
     assert found.outcome.step_time_low_s <= truth <= found.outcome.step_time_high_s
 

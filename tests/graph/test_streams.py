@@ -92,6 +92,14 @@ def test_of_several_streams_the_one_that_was_launched_to_last_is_awaited(draw, t
     assert pairs(trace(drawing))[0] == [("waiting", "later")]
 
 
+def test_of_several_streams_one_that_explains_a_wait_elsewhere_comes_first(draw, trace):
+    """Stream 9 waits for 8 until 66. Later 8 and, after it, 10 are launched to, and have long ended when 9 waits again."""
+    drawing = draw().launch((0, 5), (6, 60), 8, "known").call("cudaStreamWaitEvent", 10, 1).launch((12, 5), (68, 10), 9, "first")
+    drawing.launch((100, 5), (106, 5), 8, "mine").launch((107, 5), (113, 5), 10, "other")
+    drawing.call("cudaStreamWaitEvent", 130, 1).launch((132, 5), (138, 5), 9, "second")
+    assert pairs(trace(drawing))[0] == [("first", "known"), ("second", "mine")]
+
+
 def test_waits_that_follow_one_another_have_sources_of_their_own(draw, trace):
     """Three all-reduces of 100 us, then three copies, each of which waits for its own and starts 3 us after it; in each of two steps."""
     nccl = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

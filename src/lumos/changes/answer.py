@@ -18,14 +18,14 @@ import numpy as np
 from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.loop.bounds import beyond_bounds
 from lumos.analyze.loop.identity import identity
-from lumos.analyze.loop.noise import FEW_STEPS, measured_step, noise_unknown, spread, step_times_of
+from lumos.analyze.loop.noise import measured_step, noise_unknown, spread, step_times_of
 from lumos.analyze.loop.reaction import device_reaction
 from lumos.analyze.loop.steady import Steady, SweptLoop, altered, part_of_steps, steady, with_other_durations
 from lumos.analyze.loop.steps import Members, members
 from lumos.analyze.task_class import working
 from lumos.analyze.trust import SOUND, Trust, grade
 from lumos.changes.as_recorded import as_recorded
-from lumos.changes.certainty.unmeasured import mostly_modelled, open_share, unmeasured
+from lumos.changes.certainty.unmeasured import mostly_modelled, unmeasured
 from lumos.errors import LumosError
 from lumos.intervals import either, union, within
 from lumos.prediction.ranks import whole
@@ -113,8 +113,7 @@ class Provenance(NamedTuple):
 class Answer(Shown):
     """The changed job and its base. moved: the largest contributions to the difference, then the rest as one. trust: how far the answer can
     be trusted. job: the changed job as simulated, a loop of measured work or a prediction with measured prices. recorded: the traces whose
-    rows the graph's `event` names, with the shapes that they have after the change; None where these are not known. left_open: the share of
-    the step by which what the recording leaves open may move it to either side; None where no interval holds that. altered: whether any
+    rows the graph's `event` names, with the shapes that they have after the change; None where these are not known. altered: whether any
     work of the job changed."""
 
     outcome: Outcome
@@ -127,7 +126,6 @@ class Answer(Shown):
     trust: Trust = SOUND
     job: Steady | Prediction | None = field(default=None, compare=False)
     recorded: Job | None = field(default=None, compare=False)
-    left_open: float | None = field(default=None, compare=False)
     altered: bool = field(default=True, compare=False)
 
     @cached_property
@@ -166,8 +164,7 @@ class Changed:
     """A changed job of n tasks, ready to simulate.
 
     owners: the steps of `graph`. low, high: int64[n], the durations at the ends of their 80 % interval, ns. scaled: bool[n], tasks
-    with a scaled measured duration. modelled: bool[n], tasks whose duration comes from a model alone. left_open: bool[n], tasks whose
-    interval holds what the recording leaves open; None where there are none.
+    with a scaled measured duration. modelled: bool[n], tasks whose duration comes from a model alone.
     """
 
     graph: Graph
@@ -178,7 +175,6 @@ class Changed:
     modelled: NDArray[np.bool_]
     changes: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
-    left_open: NDArray[np.bool_] | None = None
 
 
 class StepWork(NamedTuple):
@@ -223,7 +219,7 @@ def answer(
     changed_figures = LoopFigures(second)
     error = spread(times, off)
     low, high = (_with_durations(second, changed, durations).step_time_ns for durations in (changed.low, changed.high))
-    unknown = unmeasured(first, second, max(error, FEW_STEPS))
+    unknown = unmeasured(first, second)
     low, high = min(low, unknown.low_ns), max(high, unknown.high_ns)
     length = max(second.step_time_ns, 1)
     interval = (min(low / length, 1.0) * (1 - error), max(high / length, 1.0) * (1 + error))
@@ -246,7 +242,6 @@ def answer(
         ),
         trust=grade((*grounds, *physics, *unknown.evidence, *mostly_modelled(share.modelled))),
         job=second,
-        left_open=open_share(second, changed.left_open, changed.low, changed.high),
         altered=second.step_time_ns != first.step_time_ns or other_durations(base, changed.graph),
     )
 

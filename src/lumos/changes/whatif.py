@@ -24,7 +24,7 @@ from lumos.changes.certainty.left_out import sides_left_out
 from lumos.changes.certainty.peak import above_peak_rate
 from lumos.changes.certainty.possible import check_size, schedulable
 from lumos.changes.certainty.probe import probe, probe_of_base
-from lumos.changes.certainty.unmeasured import asks_for_events, inferred_event_waits, loader_evidence, on_other_hosts, reaching_by
+from lumos.changes.certainty.unmeasured import asks_for_events, inferred_event_waits, loader_unseen, on_other_hosts
 from lumos.changes.durations import Durations, MadeFrom, check_altered, matching, meant_operators
 from lumos.changes.layout.accumulate import accumulation_ns, launching
 from lumos.changes.layout.capture import capture, wants_graphs
@@ -45,11 +45,13 @@ from lumos.changes.stated import by_steps_of_time, check_layers, named_by_settin
 from lumos.changes.structure import changed_layout
 from lumos.changes.work import work
 from lumos.errors import LumosError, UnknownDeviceError
-from lumos.graph.evidence import NEGLIGIBLE
 from lumos.graph.joined.one_job import EMULATED
+from lumos.graph.loaders import AWAITS_BATCH
 from lumos.graph.table import Evidence, Kind
 from lumos.segment.segment import Cut
 from lumos.segment.sizes import Resized, sizes
+from lumos.simulation import simulate
+from lumos.simulation.durations import with_durations
 from lumos.stages import stage
 from lumos.trace.operations import is_operations
 from lumos.units import count
@@ -97,11 +99,10 @@ def answer_changes(
     found = unchecked_answer(job, graph, changes, cut, step_only=step_only)
     if not changes.repeat:
         grounds = with_evidence(grounds, trusted.in_a_loop(graph, found, lambda: _in_loop(job, graph, changes, cut, found)))
-    unseen = loader_evidence(job, found.base.step_time_s, found.outcome.step_time_s, trusted.known_to(found.base))
     notes = (*found.diagnostics, *meant_operators(graph, job, changes.durations))
     found = replace(found, diagnostics=notes, recorded=_with_shapes(found, job, changes))
-    found = trusted.reaching(found, found.base.step_time_s) if unseen else found
     found, hidden = _behind_waits(job, graph, changes, found)
+    found, unseen = _by_batches(job, found)
     if job.origin is not None and job.origin.what == EMULATED.what and found.altered and isinstance(found.job, Steady):
         found = trusted.reaching(found, *on_other_hosts(base_of(graph, changes.repeat).figures.loop, found.job))
     asked_again = _probed(job, graph, changes, found) if probed else (_NOT_PROBED,)
@@ -129,11 +130,24 @@ def _behind_waits(job: Job, graph: Graph, changes: Changes, found: Answer) -> tu
     if events := inferred_event_waits(graph, job):
         without = replace(changes, durations=durations.beside(Durations(drops=events)))
         steps.append(unchecked_answer(job, graph, without, step_only=True).outcome.step_time_s)
-    moved = max((abs(step - found.outcome.step_time_s) for step in steps), default=0.0) / (found.base.step_time_s or 1.0)
-    if moved <= NEGLIGIBLE:
-        return found, ()
     message = "what is left out waited for the device, so that the recording does not show what calls after it then wait for"
-    return trusted.reaching(found, *steps), (Evidence("waits-behind", message, reaching_by(moved, trusted.known_to(found.base))),)
+    return trusted.read_otherwise(found, "waits-behind", message, *steps)
+
+
+def _by_batches(job: Job, found: Answer) -> tuple[Answer, tuple[Evidence, ...]]:
+    """The answer that keeps waits for batches of other processes as long as they were, and the finding that these may not have waited for
+    the loop: then it takes as long as it took, or, where that is longer, as it does with batches that are always ready. Where they always
+    were, a faster step may have to wait."""
+    if not found.altered or not isinstance(found.job, Steady):
+        return found, ()
+    graph, base_s = found.job.loop.graph, found.base.step_time_s
+    waits = graph.named(AWAITS_BATCH.__eq__)
+    if not waits.any():
+        message = loader_unseen(job, base_s, found.outcome.step_time_s)
+        return trusted.read_otherwise(found, "loader-unseen", message, base_s) if message else (found, ())
+    ready = replace(found.job, timeline=simulate(with_durations(graph, np.where(waits, 0, graph.duration))))
+    message = "the loop waits for batches of processes that are not recorded, which may have worked all the time, or waited for it as well"
+    return trusted.read_otherwise(found, "batches-awaited", message, max(1e-9 * ready.step_time_ns, base_s))
 
 
 def _probed(job: Job, graph: Graph, changes: Changes, found: Answer) -> tuple[Evidence, ...]:
@@ -217,14 +231,14 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_onl
         high=np.maximum(np.rint(placed.high * factor).astype(np.int64), altered.duration),
         scaled=((layout.prices.best[placed.source] != 1) & (placed.source >= 0)) | (altered.duration != placed.graph.duration),
         modelled=modelled,
-        left_open=left_open,
         changes=(*layout.changes, *changes.durations.described()),
         diagnostics=layout.diagnostics,
     )
     resized_here = sizes_of_rank(measured, job, resized)
     done = () if step_only else work(measured, job, changes, resized_here, layout.shared)
     with schedulable(", ".join(changed.changes)):
-        found = trusted.as_far_as_reached(answer(graph, changed, *done, repeat=changes.repeat, step_only=step_only))
+        found = answer(graph, changed, *done, repeat=changes.repeat, step_only=step_only)
+    found = trusted.as_far_as_reached(found, held=bool((left_open & (changed.low < changed.high)).any()))
     found = replace(found, trust=with_evidence(found.trust, sides_left_out(placed.graph, altered)))
     if {"layers", "recompute"} & set(changes.settings):
         how = f"the recording shows {count(segmentation.layers, 'layer')}, by {segmentation.evidence.get('forward', 'nothing')}"

@@ -336,11 +336,10 @@ def _waits_unresolved(where: str, work: DeviceWork, waits: StreamWaits) -> Itera
 
 
 def _loader_waits(where: str, share: float) -> Iterator[Evidence]:
-    """Time in which the loop waits for batches of other processes. The wait stays as it is, whatever a change does to the time that the
-    loop leaves them."""
+    """Time in which the loop waits for batches of other processes. What a change makes of it is in the answer's interval."""
     if share > NEGLIGIBLE:
         message = f"{where}: for {share:.1%} of its time the loop waits for batches of other processes, whose work is not recorded"
-        yield Evidence("loader-waits", message, Grade.SOUND, share)
+        yield Evidence("loader-waits", message, Grade.SOUND)
 
 
 def _polls(where: str, polled: Polls) -> Iterator[Evidence]:

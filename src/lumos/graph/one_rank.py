@@ -25,7 +25,7 @@ from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
 from lumos.graph.implausible import plausible
 from lumos.graph.joined.collectives import collectives
 from lumos.graph.launches import DeviceWork, device_work
-from lumos.graph.loaders import loader_waits
+from lumos.graph.loaders import AWAITS_BATCH, loader_waits
 from lumos.graph.occupancy import occupancy
 from lumos.graph.one_off import one_off
 from lumos.graph.steps import steps
@@ -87,15 +87,15 @@ def rank_graph(trace: Trace) -> Graph:
     before = _edges(trace, host, device).predecessors(len(tasks) + len(work))
     release_task, release_time = _boundary(host, device, lanes)
     unclaimed, unclaimed_time = _unclaimed(trace, host, device)
-    waiting = loader_waits(trace, host.slices, host.handed)
+    batches, waiting = loader_waits(trace, host.slices, host.handed)
     return Graph(
         ranks=(trace.rank,),
         processors=_processors(trace, lanes, host.alone, work),
-        names=(*trace.strings, BETWEEN),
+        names=(*trace.strings, BETWEEN, AWAITS_BATCH),
         duration=np.concatenate((tasks.duration, work.end - work.start)),
         processor=np.concatenate((np.searchsorted(lanes, tasks.lane), len(lanes) + work.stream)).astype(np.int32),
         kind=np.concatenate((tasks.kind, _device_kinds(trace, work))),
-        name=_names(trace, tasks, work),
+        name=_names(trace, tasks, work, tasks.of_slice[batches]),
         event=np.concatenate((tasks.row, work.row)),
         pred_offset=before.offset,
         pred=before.task,
@@ -275,6 +275,7 @@ def _collectives(trace: Trace, tasks: HostTasks, work: DeviceWork) -> Collective
     return collectives(trace, np.concatenate((on_cpu, len(tasks) + on_stream)), rows, calls)
 
 
-def _names(trace: Trace, tasks: HostTasks, work: DeviceWork) -> Int32:
+def _names(trace: Trace, tasks: HostTasks, work: DeviceWork, batches: Int64) -> Int32:
     host = np.where(tasks.row >= 0, trace.name[tasks.row], len(trace.strings))
+    host[batches] += 1
     return np.concatenate((host, trace.name[work.row])).astype(np.int32)

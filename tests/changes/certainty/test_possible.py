@@ -1,19 +1,9 @@
-"""Answers that cannot be, on a job of two threads that launch to one stream (µs)."""
+"""Answers that cannot be."""
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
-from tests.analyze.loop.test_bounds import TWO_LAUNCHERS, graph_of
 
-from lumos.analyze.loop.steady import steady
-from lumos.analyze.loop.steps import members
 from lumos.changes.certainty.possible import check_size, schedulable
-from lumos.changes.certainty.unmeasured import open_share
 from lumos.errors import GraphError, LumosError
-from lumos.graph.table import Occupancy
-
-US = 1000
 
 
 def test_a_job_too_large_to_compute_says_what_it_would_take():
@@ -29,12 +19,3 @@ def test_a_job_that_does_not_fit_together_says_which_change_did_it():
         schedulable("microbatches = 2"),
     ):
         raise GraphError(f"2 tasks wait\n  rank 0 waits\n  {orders}\n  drop a dependency")
-
-
-def test_what_is_left_open_may_be_shorter_than_what_a_kernel_holds():
-    """K2 fills the device for all of its 40. At 10 the stream is done with K1 at 28, and thread 1 at 78 instead of 108."""
-    graph = graph_of(*TWO_LAUNCHERS)
-    held = Occupancy(np.array([7], np.int32), np.ones(1, np.float32), np.array([40 * US]))
-    loop = steady(members(replace(graph, occupancy=held)))
-    low = np.where(np.arange(len(graph)) == 7, 10 * US, graph.duration)
-    assert open_share(loop, low < graph.duration, low, graph.duration) == pytest.approx(30 / 108)

@@ -3,13 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from validation.foreign.calibrate import rebuilt_to_hold
 
-from lumos.analyze.evidence import MOST_ERROR
-from lumos.analyze.loop.steps import members
-from lumos.changes.answer import Changed, answer
 from lumos.changes.certainty.trusted import REBUILT, as_far_as_reached, as_far_as_rebuilt
 from lumos.changes.changes import Changes
 from lumos.changes.layout.measured_layout import measured_layout
@@ -58,26 +54,7 @@ def test_a_change_that_moves_no_step_is_less_sure_than_none(example):
     assert noise(as_far_as_rebuilt(found, replace(layout, prices=slower), layout).outcome) > noise(found.outcome)
 
 
-def test_what_is_left_open_moves_the_step_by_its_own_interval_alone(example):
-    """All tasks may take a tenth longer: of none, of all, and of three of them that is left open."""
-    _, graph = example
-    longer, none = np.rint(1.1 * graph.duration).astype(np.int64), np.zeros(len(graph), bool)
-
-    def share(left_open):
-        changed = Changed(graph, members(graph), graph.duration, longer, none, none, left_open=left_open)
-        return answer(graph, changed).left_open
-
-    assert share(None) is None
-    assert share(none) is None
-    assert share(~none) == pytest.approx(0.1, abs=0.01)
-    few = none.copy()
-    few[:3] = True
-    assert 0 <= share(few) < 0.01
-
-
-@pytest.mark.parametrize(("share", "grade"), [(2 * MOST_ERROR, Grade.LIMITED), (MOST_ERROR / 2, Grade.SOUND), (None, Grade.LIMITED)])
-def test_an_assumption_limits_an_answer_that_it_could_move(example, share, grade):
-    """Or of which the interval holds nothing."""
-    found = answer_changes(*example, Changes())
-    assumed = replace(found, left_open=share, diagnostics=(Diagnostic("stages-assumed", "…"),))
-    assert as_far_as_reached(assumed).trust.grade is grade
+@pytest.mark.parametrize(("held", "grade"), [(True, Grade.SOUND), (False, Grade.LIMITED)])
+def test_an_assumption_limits_an_answer_whose_interval_does_not_hold_it(example, held, grade):
+    assumed = replace(answer_changes(*example, Changes()), diagnostics=(Diagnostic("stages-assumed", "…"),))
+    assert as_far_as_reached(assumed, held=held).trust.grade is grade

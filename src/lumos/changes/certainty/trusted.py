@@ -27,7 +27,6 @@ from lumos.vocabulary import Basis, Grade
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lumos.changes.answer import Outcome
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.changes.layout.placed import Placed
 
@@ -50,15 +49,10 @@ _ASSUMED = (
 TRAINING = ("Backward", "autograd::engine", "Optimizer.step")
 
 
-def known_to(base: Outcome) -> float:
-    """The share of its step up to which an answer about a job is never known better: how far the base is off and its steps differ, and at
-    least FEW_STEPS. base: the figures of that job."""
-    return max(base.step_time_high_s / base.step_time_s - 1 if base.step_time_s else 0.0, FEW_STEPS)
-
-
 def widened(found: Answer, trust: Trust) -> Answer:
-    """The answer with its trust, and with its interval wider by what is unknown."""
-    found = replace(found, trust=with_unknown(trust, known_to(found.base)))
+    """The answer with its trust, and with its interval wider by what is unknown. It is never known better than the base and its steps."""
+    known = found.base.step_time_high_s / found.base.step_time_s - 1 if found.base.step_time_s else 0.0
+    found = replace(found, trust=with_unknown(trust, max(known, FEW_STEPS)))
     by = trust.unknown * found.base.step_time_s if found.altered else 0.0
     if not by:
         return as_far_as_told(found)
@@ -71,15 +65,15 @@ def widened(found: Answer, trust: Trust) -> Answer:
 
 
 def as_far_as_told(found: Answer) -> Answer:
-    """The answer, limited where its interval reaches further to a side than the change moves the step, and further than the replay of a
+    """The answer, limited where its interval reaches as far to a side as the change moves the step, and further than the replay of a
     trusted recording may be off: then it does not tell what the change is worth."""
     step, base = found.outcome.step_time_s, found.base.step_time_s
     if found.trust.grade is not Grade.SOUND or not found.altered or not base:
         return found
-    reach, moved = max(found.outcome.step_time_high_s - step, step - found.outcome.step_time_low_s) / base, abs(step / base - 1)
-    if reach <= max(moved, MOST_ERROR):
+    reach, moved = max(found.outcome.step_time_high_s - step, step - found.outcome.step_time_low_s), abs(step - base)
+    if reach < moved or reach <= MOST_ERROR * base:
         return found
-    message = f"the interval reaches {reach:.0%} of the recorded step to a side, and the change moves the step by {moved:.1%}"
+    message = f"the interval reaches {reach / base:.0%} of the recorded step to a side, and the change moves the step by {moved / base:.1%}"
     return replace(found, trust=with_evidence(found.trust, (Evidence("interval-wide", message, Grade.LIMITED),)))
 
 
@@ -87,6 +81,15 @@ def reaching(found: Answer, *steps_s: float) -> Answer:
     """The answer with an interval that holds these steps too, seconds."""
     ends = found.outcome.step_time_low_s, found.outcome.step_time_high_s, *steps_s
     return replace(found, outcome=replace(found.outcome, step_time_low_s=min(ends), step_time_high_s=max(ends)))
+
+
+def read_otherwise(found: Answer, code: str, message: str, *steps_s: float) -> tuple[Answer, tuple[Evidence, ...]]:
+    """The answer with an interval that also holds the steps that other readings of the recording give, seconds, and the finding that there
+    are any, by which it is limited where they are further off than the replay of a trusted recording may be."""
+    moved = max((abs(step - found.outcome.step_time_s) for step in steps_s), default=0.0) / (found.base.step_time_s or 1.0)
+    if moved <= NEGLIGIBLE:
+        return found, ()
+    return reaching(found, *steps_s), (Evidence(code, message, Grade.LIMITED if moved > MOST_ERROR else Grade.SOUND),)
 
 
 def in_a_loop(graph: Graph, found: Answer, repeated: Callable[[], float]) -> tuple[Evidence, ...]:
@@ -119,13 +122,12 @@ def less_sure(found: Answer, code: str, what: str, confidence: float) -> Answer:
     return replace(found, trust=with_evidence(found.trust, (Evidence(code, message, Grade.LIMITED, unknown),)))
 
 
-def as_far_as_reached(found: Answer) -> Answer:
+def as_far_as_reached(found: Answer, *, held: bool) -> Answer:
     """The answer, limited where a part of the work keeps its time because nothing shows what the change makes of it (`layout.resize`), and
-    where the change needs exchanges that the recording does not have. Where the interval holds what may become of either, and that moves
-    the answer by less than the replay of a trusted recording may be off, it is none the worse for it."""
-    if found.left_open is not None and found.left_open < MOST_ERROR:
-        return found
-    left = tuple(Evidence(d.code, d.message, Grade.LIMITED, 0.0) for d in found.diagnostics if d.code in _ASSUMED)
+    where the change needs exchanges that the recording does not have. held: whether the interval holds what may become of either; then the
+    answer is only worse where that is wide."""
+    best = Grade.SOUND if held else Grade.LIMITED
+    left = tuple(Evidence(d.code, d.message, best) for d in found.diagnostics if d.code in _ASSUMED)
     return replace(found, trust=with_evidence(found.trust, left)) if left else found
 
 

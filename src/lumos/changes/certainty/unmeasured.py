@@ -1,4 +1,5 @@
-"""What a recording does not show of the job, but a change can bring to bear: the answer's interval then holds it, and its grade says so.
+"""What a recording does not show of the job, but a change can bring to bear: the answer's interval then holds it, and limits the answer
+where it is wider for it than what the change does.
 
 Five such things are known. Where no kernel ever waited for the one before it, the gap between two kernels was never measured, and a change
 that makes the device set the pace depends on it: the changed job is simulated with the least and the most that the gap may be. A thread
@@ -25,17 +26,16 @@ from lumos.graph.lists import list_of
 from lumos.graph.loaders import from_processes
 from lumos.graph.table import Dependency, Evidence, Kind
 from lumos.simulation import simulate
-from lumos.simulation.durations import scale, with_durations
+from lumos.simulation.durations import scale
 from lumos.trace.table import Category
 from lumos.units import duration
 from lumos.vocabulary import Grade
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
     from lumos.analyze.loop.steady import Steady
     from lumos.graph.table import Graph
-    from lumos.trace.table import Int64, Job
+    from lumos.trace.table import Job
 
 
 #: Calls that ask whether device work is done.
@@ -53,11 +53,6 @@ class Unmeasured(NamedTuple):
     low_ns: float
     high_ns: float
     evidence: tuple[Evidence, ...]
-
-
-def reaching_by(moved: float, known: float) -> Grade:
-    """The best grade of an answer whose interval reaches further by a share of the step."""
-    return Grade.LIMITED if moved > known else Grade.SOUND
 
 
 def on_other_hosts(base: Steady, changed: Steady) -> tuple[float, ...]:
@@ -83,11 +78,10 @@ def mostly_modelled(share: float) -> tuple[Evidence, ...]:
     return (Evidence("mostly-modelled", message, Grade.LIMITED),)
 
 
-def unmeasured(base: Steady, changed: Steady, known: float = 0.0) -> Unmeasured:
-    """What gaps between kernels that were not measured, and threads beside the loop, may make of the step of a changed job.
-
-    base: the loop before the change. known: the share of its step up to which it is never known better."""
-    low, high, found = _by_gaps(changed, known)
+def unmeasured(base: Steady, changed: Steady) -> Unmeasured:
+    """What gaps between kernels that were not measured, and threads beside the loop, may make of the step of a changed job. base: the loop
+    before the change."""
+    low, high, found = _by_gaps(changed)
     work, where = busiest_beside(changed)
     if work > (1 + AGREE) * changed.step_time_ns:
         # Its pauses may be work too, of which no row tells: then it took the whole step before, and takes longer by what its work does.
@@ -96,11 +90,11 @@ def unmeasured(base: Steady, changed: Steady, known: float = 0.0) -> Unmeasured:
             f"{where} works beside the loop and has {duration(work)} of work for a step of {duration(changed.step_time_ns)}: it cannot lag"
             " behind without end, though how far the loop may run ahead of it the recording does not show"
         )
-        high, found = max(high, most), (*found, Evidence("thread-beside", message, reaching_by(most / changed.step_time_ns - 1, known)))
+        high, found = max(high, most), (*found, Evidence("thread-beside", message, Grade.SOUND))
     return Unmeasured(low, high, found)
 
 
-def _by_gaps(changed: Steady, known: float) -> Unmeasured:
+def _by_gaps(changed: Steady) -> Unmeasured:
     """The same of gaps alone."""
     graph, step = changed.loop.graph, changed.step_time_ns
     if graph.gap_range is None:
@@ -111,40 +105,24 @@ def _by_gaps(changed: Steady, known: float) -> Unmeasured:
         lag[:, Dependency.STREAM_ORDER] = gap
         ends.append(replace(changed, timeline=simulate(replace(graph, lag=lag))).step_time_ns)
     low, high = min(ends), max(ends)
-    moved = max(step - low, high - step) / max(step, 1)
-    if moved <= NEGLIGIBLE:
+    if max(step - low, high - step) <= NEGLIGIBLE * step:
         return Unmeasured(low, high, ())
     least, most = int(graph.gap_range[:, 0].min()), int(graph.gap_range[:, 1].max())
     message = (
         "no kernel of the recording ever waited for the one before it, so the gap between two is not known; with"
         f" {duration(least)} the step takes {duration(low)}, with {duration(most)} {duration(high)}"
     )
-    return Unmeasured(low, high, (Evidence("kernel-gap-unmeasured", message, reaching_by(moved, known)),))
+    return Unmeasured(low, high, (Evidence("kernel-gap-unmeasured", message, Grade.SOUND),))
 
 
-def open_share(loop: Steady, left_open: NDArray[np.bool_] | None, low: Int64, high: Int64) -> float | None:
-    """By which share of its step the tasks may move a changed job, to either side, whose intervals hold what the recording leaves open,
-    while all others take what they are best known to take; None where no interval holds any. loop: the changed job's. left_open: which
-    tasks of the job that is repeated. low, high: the durations of all of them at the ends of their intervals, ns."""
-    if left_open is None or not (left_open & (low < high)).any():
-        return None
-    source, best = loop.loop.source, loop.loop.graph.duration
-    ends = (np.where(left_open[source], end[source], best) for end in (low, high))
-    steps = (replace(loop, timeline=simulate(with_durations(loop.loop.graph, end))).step_time_ns for end in ends)
-    return max(abs(step / max(loop.step_time_ns, 1) - 1) for step in steps)
-
-
-def loader_evidence(job: Job, base_s: float, changed_s: float, known: float) -> tuple[Evidence, ...]:
-    """The finding that a faster step may have to wait for batches. base_s, changed_s: the step before and after the change, seconds. known:
-    as in `unmeasured`."""
-    faster = 1 - changed_s / base_s if base_s else 0.0
-    if faster <= NEGLIGIBLE or not any(len(from_processes(trace)) for trace in job.traces):
-        return ()
-    message = (
+def loader_unseen(job: Job, base_s: float, changed_s: float) -> str:
+    """Why a faster step may have to wait for batches; "" where it need not. base_s, changed_s: the step before and after the change, s."""
+    if changed_s >= base_s or not any(len(from_processes(trace)) for trace in job.traces):
+        return ""
+    return (
         f"batches come from processes that are not recorded; they kept up with a step of {duration(1e9 * base_s)}, and whether they"
         f" can with {duration(1e9 * changed_s)} is not known"
     )
-    return (Evidence("loader-unseen", message, reaching_by(faster, known)),)
 
 
 def inferred_event_waits(graph: Graph, job: Job) -> tuple[str, ...]:
