@@ -32,7 +32,7 @@ from lumos.changes.layout.change import recorded_layers
 from lumos.changes.layout.measured_layout import MeasuredLayout, measured_layout
 from lumos.changes.layout.pipeline.recut import PIPELINE_KEYS, as_recorded_cut
 from lumos.changes.layout.place import assemble_pieces
-from lumos.changes.layout.placed import add_work, added_range
+from lumos.changes.layout.placed import add_work
 from lumos.changes.layout.reshaped import reshaped
 from lumos.changes.layout.resize import READ_TWICE, SIZE_KEYS, sizes_of_rank
 from lumos.changes.machine import has_device, other_device
@@ -215,12 +215,11 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_onl
         modelled |= launches
         layout = replace(layout, changes=(*layout.changes, "cuda_graphs = on"))
     launches_of = _launching(measured, job, layout) if has_device(graph) and same is None else ()
-    recorded = placed
+    added = len(placed.source)
     for assumed in layout.assumed:
         placed = add_work(placed, tuple(assumed(placed)), launches_of)
     modelled = np.append(modelled, np.ones(len(placed.source) - len(modelled), bool))
-    left_open = added_range(recorded, placed)
-    left_open[: len(recorded.source)] |= np.isin(recorded.source, np.array(sorted(layout.open), np.int64))
+    left_open = np.isin(placed.source, np.array(sorted(layout.open), np.int64)) | (np.arange(len(placed.source)) >= added)
     altered = changes.durations.apply(placed.graph, new, MadeFrom(segmentation.graph, job, placed.source))
     before = placed.graph.duration
     factor = np.divide(altered.duration, before, out=np.ones(len(before)), where=before > 0)  # what is left out may remain at the high end

@@ -80,16 +80,6 @@ class _Before(NamedTuple):
     dropped: int
 
 
-class _Edges(NamedTuple):
-    """The predecessors of all passes, as `Graph` has them. crossing, dropped: as in `Loop`."""
-
-    offset: Int64
-    task: Int64
-    kind: Int8
-    crossing: int
-    dropped: int
-
-
 class _Repeated:
     """The tasks of some steps of a job, m over all ranks, and what they depend on.
 
@@ -106,16 +96,13 @@ class _Repeated:
 
     def loop(self, copies: int) -> Loop:
         """The loop of that many passes."""
-        graph = self.graph
         source = np.tile(self.task, copies)
-        predecessors = self._edges(copies)
-        rendezvous, apart = self._rendezvous(copies)
-        before = Predecessors(predecessors.offset, predecessors.task.astype(np.int32), predecessors.kind)
-        out = task_copies(graph, source, before, rendezvous)
+        before, (rendezvous, apart) = self._before(), self._rendezvous(copies)
+        out = task_copies(self.graph, source, self._edges(before, copies), rendezvous)
         steps, step = self._owners(copies)
         whole = max(copies - apart, 2)
         owners = assigned(out, steps, step, self.owners)
-        return Loop(out, owners, source, len(self.steps), whole, predecessors.crossing, predecessors.dropped)
+        return Loop(out, owners, source, len(self.steps), whole, before.crossing, before.dropped)
 
     def _owners(self, copies: int) -> tuple[tuple[Step, ...], Int32]:
         """The steps of the loop, rank by rank, and for each of its tasks which of them owns it. Not every step has a part on every rank."""
@@ -131,20 +118,19 @@ class _Repeated:
         part = owners.step[self.task]
         return tuple(steps), (first[part] + np.arange(copies)[:, None] * of_rank[part]).reshape(-1).astype(np.int32)
 
-    def _edges(self, copies: int) -> _Edges:
-        """The predecessors of all passes. What would lie before the first pass is left out."""
-        offset, task, back, kind, crossing, dropped = self._before()
-        m, edges = len(self.task), len(task)
+    def _edges(self, one: _Before, copies: int) -> Predecessors:
+        """The predecessors of all passes, of which each has those of `one`. What would lie before the first pass is left out."""
+        m, edges = len(self.task), len(one.task)
         copy = np.repeat(np.arange(copies), edges)
-        of = copy - np.tile(back, copies)
-        before = np.tile(task, copies) + of * m
+        of = copy - np.tile(one.back, copies)
+        before = (np.tile(one.task, copies) + of * m).astype(np.int32)
         exists = (of >= 0) & (of < copies)
-        kinds = np.tile(kind, copies)
+        kinds = np.tile(one.kind, copies)
         if exists.all():
-            whole = (offset[:-1] + np.arange(copies)[:, None] * edges).reshape(-1)
-            return _Edges(np.append(whole, edges * copies).astype(np.int64), before, kinds, crossing, dropped)
-        after = np.repeat(np.arange(copies) * m, edges) + np.tile(list_of(offset), copies)
-        return _Edges(offsets(np.bincount(after[exists], minlength=m * copies)), before[exists], kinds[exists], crossing, dropped)
+            whole = (one.offset[:-1] + np.arange(copies)[:, None] * edges).reshape(-1)
+            return Predecessors(np.append(whole, edges * copies).astype(np.int64), before, kinds)
+        after = np.repeat(np.arange(copies) * m, edges) + np.tile(list_of(one.offset), copies)
+        return Predecessors(offsets(np.bincount(after[exists], minlength=m * copies)), before[exists], kinds[exists])
 
     def _before(self) -> _Before:
         """The predecessors of a pass, each as a task of a pass and a number of passes before."""

@@ -109,14 +109,11 @@ class Steady:
 
     def findings(self, what: str) -> tuple[Diagnostic, ...]:
         """What is said of the loop: that successive passes do not agree, and that it holds a part of the steps. what: the job, in words."""
-        out = []
-        if not self.settled:
-            message = (
-                f"{what} does not settle: after {count(self.loop.passes, 'repetition')} of its steps, successive ones still differ by more"
-                f" than {AGREE:.1%}; its time is the mean over the last {len(self.cycle)} steps"
-            )
-            out.append(Diagnostic("step-not-settled", message))
-        return tuple(out)
+        message = (
+            f"{what} does not settle: after {count(self.loop.passes, 'repetition')} of its steps, successive ones still differ by more"
+            f" than {AGREE:.1%}; its time is the mean over the last {len(self.cycle)} steps"
+        )
+        return () if self.settled else (Diagnostic("step-not-settled", message),)
 
 
 def looped_steps(owners: Members) -> tuple[int, ...]:

@@ -22,8 +22,6 @@ from lumos.graph.table import Dependency, Graph, Kind, Processor
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from lumos.analyze.loop.steps import Members
     from lumos.cost.estimate import Estimate
     from lumos.trace.table import Int32, Int64
@@ -162,14 +160,6 @@ def add_work(placed: Placed, additions: Sequence[Addition], launching: Sequence[
         source=np.concatenate((placed.source, np.full(len(new), -1))),
         instance=np.concatenate((placed.instance, np.array([a.instance for a in additions], np.int64))),
     )
-
-
-def added_range(before: Placed, after: Placed) -> NDArray[np.bool_]:
-    """bool[tasks of `after`]: which of its tasks were added, or have another interval than before work was added."""
-    n = len(before.graph)
-    out = np.ones(len(after.graph), bool)
-    out[:n] = after.high[:n] - after.low[:n] != before.high - before.low
-    return out
 
 
 def met(additions: Sequence[Addition], world: int) -> tuple[Addition, ...]:
