@@ -135,9 +135,8 @@ def _behind_waits(job: Job, graph: Graph, changes: Changes, found: Answer) -> tu
 
 
 def _by_batches(job: Job, found: Answer) -> tuple[Answer, tuple[Evidence, ...]]:
-    """The answer that keeps waits for batches of other processes as long as they were, and the finding that these may not have waited for
-    the loop: then it takes as long as it took, or, where that is longer, as it does with batches that are always ready. Where they always
-    were, a faster step may have to wait."""
+    """The answer, which keeps waits for batches of other processes, and the finding that these may never have waited for the loop: then it
+    takes no less than it took, and than with batches that are always ready. Where they always were, a faster step may have to wait."""
     if not found.altered or not isinstance(found.job, Steady):
         return found, ()
     graph, base_s = found.job.loop.graph, found.base.step_time_s

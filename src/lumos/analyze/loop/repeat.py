@@ -99,10 +99,8 @@ class _Repeated:
         source = np.tile(self.task, copies)
         before, (rendezvous, apart) = self._before(), self._rendezvous(copies)
         out = task_copies(self.graph, source, self._edges(before, copies), rendezvous)
-        steps, step = self._owners(copies)
-        whole = max(copies - apart, 2)
-        owners = assigned(out, steps, step, self.owners)
-        return Loop(out, owners, source, len(self.steps), whole, before.crossing, before.dropped)
+        owners = assigned(out, *self._owners(copies), self.owners)
+        return Loop(out, owners, source, len(self.steps), max(copies - apart, 2), before.crossing, before.dropped)
 
     def _owners(self, copies: int) -> tuple[tuple[Step, ...], Int32]:
         """The steps of the loop, rank by rank, and for each of its tasks which of them owns it. Not every step has a part on every rank."""

@@ -215,7 +215,8 @@ def _settling(owners: Members, steps: tuple[int, ...], run: Callable[[Graph], Ti
         timeline = run(loop.graph)
         agrees = settled(_ends_of(timeline, loop), loop)
         if cycle := _passes_of_cycle(agrees, loop, most):
-            return Steady(loop, timeline, Basis.PERIOD, _last(loop, cycle), agrees)
+            whole = loop.owners.job[1 : loop.whole * loop.steps]  # the first step of all has no period
+            return Steady(loop, timeline, Basis.PERIOD, tuple(step.name for step in whole[-cycle * loop.steps :]), agrees)
         loop = repeated(owners, steps, min(loop.passes + max(1, loop.passes // 2), most))
 
 
@@ -228,11 +229,6 @@ def _passes_of_cycle(agrees: bool, loop: Loop, most: int) -> int:
     """Over how many passes, the last that are whole, the step is the mean: those that agree or, where none do and no more than `most` may
     be tried, the later half. 0 where more are to be tried."""
     return compared(loop) if agrees else max(loop.whole // 2, 1) if loop.passes >= most else 0
-
-
-def _last(loop: Loop, passes: int) -> tuple[str, ...]:
-    """The names of the steps of the last so many passes that are whole; the first step of all has no period."""
-    return tuple(job_step.name for job_step in loop.owners.job[: loop.whole * loop.steps][1:][-passes * loop.steps :])
 
 
 def with_other_durations(base: Steady, durations: Int64) -> Steady:

@@ -53,15 +53,17 @@ def unclaimed_waits(trace: Trace, planned: HostPlan, work: DeviceWork, handed: H
 
 
 def _repeated(trace: Trace, slices: HostSlices, kept: Int64, waits: Int64, waiting: Int64) -> tuple[Int64, NDArray[np.bool_]]:
-    """What is usual at the place of each of `waits`, ns, or without any other there, of its name; and whether all at its place last about
-    as long, although what they may wait for, `waiting` ns, takes longer at times."""
+    """What is usual at the place of each of `waits`, ns, or without any other there, between such rows, or of its name; and whether all at
+    its place last as long, although what they may wait for, `waiting` ns, takes longer at times."""
     name = np.where(slices.row >= 0, trace.name[slices.row], -1)
     near = np.flatnonzero(np.isin(name, name[waits]))
     alike = numbered(*(np.roll(name, by)[near] for by in (0, 1, -1)), slices.lane[near])
     place = in_steps(alike, step_at(trace, slices.start[near]))
     at = np.searchsorted(near, waits)
-    usual, known = _usual(place, kept[near], at)
-    usual = np.where(known, usual, _usual(name[near], kept[near], at)[0])
+    usual, known = np.zeros(len(at), np.int64), np.zeros(len(at), bool)
+    for like in (place, alike, name[near]):
+        more, some = _usual(like, kept[near], at)
+        usual, known = np.where(known, usual, more), known | some
     return usual, 2 * _spread(place[at], kept[waits]) < _spread(place[at], waiting)
 
 

@@ -5,8 +5,9 @@ source, wherever it is repeated: so many events before the last that had been re
 that ended after a wait was over was not awaited, and what one repetition refutes is refuted for all of them. The latest that remains of a
 stream is a candidate. Candidates are chosen in one order for all waits, first those whose work explains how long a wait lasted: of a call
 the one that explains most of those that are alike; other work, which may wait for several, is content with any. The waits that fewest
-explain choose first, then those that hold back what is launched next, and of several streams one that explains a wait of the same stream
-elsewhere, then the one issued to last. Where nothing remains, the wait is unresolved.
+explain choose first, then those that hold back what is launched next, and of several streams the one issued to last. A stream that explains
+no wait of the waiting one comes after the others where it was issued to before the last wait of that: it could be awaited then, and was not
+known to be. Where nothing remains, the wait is unresolved.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ class Awaitable(NamedTuple):
 class _Candidate(NamedTuple):
     """What the wait at a place may be for; in order, the likeliest comes first. explains: less by one for each call that it explains.
     option: less likely the larger it is. place: less for places that are called later. strange: whether its stream explains no wait of the
-    waiting one. since: how long before the wait it was issued, ns. kind: position among what is awaitable. rows: of `OpenWaits`, and
-    source: the work that each is for."""
+    waiting one, and could be awaited before. since: how long before the wait it was issued, ns. kind: position among what is awaitable.
+    rows: of `OpenWaits`, and source: the work that each is for."""
 
     explains: int
     option: int
@@ -170,6 +171,10 @@ def _ranked(issued: Issued, waits: OpenWaits, awaitable: Sequence[Awaitable], wi
     explains = np.where(waits.stream >= 0, explains > 0, explains)
     stream, _, wait = np.nonzero(explains)
     known = set(zip(waits.stream[wait].tolist(), stream.tolist(), strict=True))
+    before = np.full(len(waits.stream), BEFORE)
+    for each in np.unique(waits.stream):
+        times, at = np.unique(waits.called[waits.stream == each], return_inverse=True)
+        before[waits.stream == each] = np.append(BEFORE, times)[at]
     out, likeliest = list[_Candidate](), dict[int, int]()
     repeated = grouped(waits.option, int(waits.option.max(initial=-1)) + 1)
     for rows in (repeated.flat[low:high] for low, high in pairwise(repeated.offset.tolist()) if low < high):
@@ -178,7 +183,8 @@ def _ranked(issued: Issued, waits: OpenWaits, awaitable: Sequence[Awaitable], wi
         place, option, most = -int(waits.place[rows[0]]), int(waits.option[rows[0]]), explains[:, :, rows[0]]
         option -= likeliest.setdefault(place, option)
         for s, kind in np.argwhere((found[:, :, rows] >= 0).any(axis=2)).tolist():
-            strange = (int(waits.stream[rows[0]]), s) not in known
+            stale = bool((issued.issued[found[s, kind, rows]] < before[rows]).all())
+            strange = stale and (int(waits.stream[rows[0]]), s) not in known
             out.append(_Candidate(-int(most[s, kind]), option, place, strange, since[s], kind, s, rows, found[s, kind, rows]))
     rivals = Counter(one.place for one in out if one.explains)
     return sorted(out, key=lambda one: (one.explains, one.explains and rivals[one.place], one[1:7]))
