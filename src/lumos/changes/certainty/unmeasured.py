@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.bounds import busiest_beside
+from lumos.analyze.loop.noise import FEW_STEPS
 from lumos.analyze.loop.steady import AGREE
 from lumos.graph.evidence import NEGLIGIBLE
 from lumos.graph.lists import list_of
@@ -105,14 +106,15 @@ def _by_gaps(changed: Steady) -> Unmeasured:
         lag[:, Dependency.STREAM_ORDER] = gap
         ends.append(replace(changed, timeline=simulate(replace(graph, lag=lag))).step_time_ns)
     low, high = min(ends), max(ends)
-    if max(step - low, high - step) <= NEGLIGIBLE * step:
+    moved = max(step - low, high - step) / max(step, 1)
+    if moved <= NEGLIGIBLE:
         return Unmeasured(low, high, ())
     least, most = int(graph.gap_range[:, 0].min()), int(graph.gap_range[:, 1].max())
     message = (
         "no kernel of the recording ever waited for the one before it, so the gap between two is not known; with"
         f" {duration(least)} the step takes {duration(low)}, with {duration(most)} {duration(high)}"
     )
-    return Unmeasured(low, high, (Evidence("kernel-gap-unmeasured", message, Grade.SOUND),))
+    return Unmeasured(low, high, (Evidence("kernel-gap-unmeasured", message, Grade.LIMITED if moved > FEW_STEPS else Grade.SOUND),))
 
 
 def loader_unseen(job: Job, base_s: float, changed_s: float) -> str:

@@ -4,8 +4,7 @@ It is only reported (as `kept_wait`), never used: this part of a replayed step w
 threads were faster. One rule holds for operators, calls and the time between them: what remains of a slice as CPU work looks like a wait
 where all streams worked until just before its end, on a thread that calls the runtime, or where a thread pauses while another works, and
 so much of it is beyond what is usual at that place in the code: the median of the slices there that do not look like a wait, or without any
-of those of that name. A wait lasts longer where what it is for ends later. So a place whose slices last about as long whenever that was has
-none.
+of those of that name. A wait lasts longer where what it is for ends later; slices of a place that last as long all the same are none.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ that ended after a wait was over was not awaited, and what one repetition refute
 stream is a candidate. Candidates are chosen in one order for all waits, first those whose work explains how long a wait lasted: of a call
 the one that explains most of those that are alike; other work, which may wait for several, is content with any. The waits that fewest
 explain choose first, then those that hold back what is launched next, and of several streams the one issued to last. A stream that explains
-no wait of the waiting one comes after the others where it was issued to before the last wait of that: it could be awaited then, and was not
-known to be. Where nothing remains, the wait is unresolved.
+no wait of the waiting one comes after the others where it was issued to before the last wait of that. A wait may remain unresolved.
 """
 
 from __future__ import annotations
