@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lumos.trace import read
-from lumos.trace.table import FEW, Category
+from lumos.trace.table import FEW, Category, excluding, unique
 
 
 @pytest.fixture
@@ -53,3 +53,13 @@ def test_rows_are_left_out_with_what_belongs_to_them(tmp_path, gone):
     assert left.args["grid"].rows.tolist() == [1] and left.strings[int(left.args["grid"].values[0])] == "[3,1,1]"
     assert [left.lanes[i].tid for i in left.lane.tolist()] == ["2", "4"]
     assert len(trace) == 4
+
+
+def test_values_of_columns_are_what_numpy_says():
+    draw = np.random.default_rng(7).integers
+    one, other, none = draw(0, 90, 200), draw(0, 90, 30), draw(0, 90, 0)
+    for columns in ((one,), (one, other), (none,), (one.reshape(2, 100), none)):
+        assert np.array_equal(unique(*columns), np.unique(np.concatenate([column.ravel() for column in columns])))
+    for gone in (other, none, one):
+        assert np.array_equal(excluding(one, gone), np.setdiff1d(one, gone))
+    assert unique(np.array([2, 1], np.int32)).dtype == np.int32

@@ -17,7 +17,7 @@ from lumos.graph.steps import is_step_mark
 from lumos.graph.table import Kind
 from lumos.trace.autograd import autograd_numbers
 from lumos.trace.once import once_a_trace
-from lumos.trace.table import ABSENT, Category, Int64, Job, Trace
+from lumos.trace.table import ABSENT, Category, Int64, Job, Trace, unique
 from lumos.vocabulary import MODULE_PREFIX
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def innermost(trace: Trace, among: Int64, rows: Int64) -> Int64:
     """For each of `rows`, the innermost row of `among` on the same lane that contains its start; -1 if none."""
     out = np.full(len(rows), -1, np.int64)
     among = among[trace.duration[among] > 0]
-    for lane in np.unique(trace.lane[rows]):
+    for lane in unique(trace.lane[rows]):
         here = np.flatnonzero(trace.lane[rows] == lane)
         spans = among[trace.lane[among] == lane]
         out[here] = _innermost(trace, spans, trace.start[rows[here]])
@@ -48,7 +48,7 @@ def _innermost(trace: Trace, spans: Int64, time: Int64) -> Int64:
     depth = np.arange(len(spans)) - np.searchsorted(sorted_end, start, side="right")
     wanted = np.searchsorted(start, time, side="right") - np.searchsorted(sorted_end, time, side="right") - 1
     out = np.full(len(time), -1, np.int64)
-    for level in np.unique(wanted[wanted >= 0]):
+    for level in unique(wanted[wanted >= 0]):
         times, here = np.flatnonzero(wanted == level), np.flatnonzero(depth == level)
         last = np.searchsorted(start[here], time[times], side="right") - 1
         begun = last >= 0

@@ -23,6 +23,7 @@ from lumos.analyze.waiting.idle import Idle, idle_intervals
 from lumos.drawings import Bar
 from lumos.intervals import either, union, within
 from lumos.result import Rows, Shown
+from lumos.trace.table import unique
 from lumos.units import quantity
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def four_way(timeline: Timeline, owners: Members, interval: tuple[Int64, Int64])
     start, end = interval
     step_rank = owners.step_rank()
     parts = np.empty((len(owners.steps), 4), np.int64)
-    for rank in np.unique(step_rank):
+    for rank in unique(step_rank):
         steps = np.flatnonzero(step_rank == rank)
         tasks = owners.of_rank(int(rank))
         compute, communication = (union(timeline.start[t], timeline.end[t]) for t in (tasks[computes[tasks]], tasks[communicates[tasks]]))
@@ -138,7 +139,7 @@ def variability(timeline: Timeline, owners: Members) -> tuple[Variability, ...]:
     start, end = times.rank_intervals()
     counts = times.rank_steps_counted()
     out = []
-    for position in np.unique(step_rank[counts]):
+    for position in unique(step_rank[counts]):
         own = (end - start)[counts & (step_rank == position)]
         spread = float(own.std(ddof=1) / own.mean()) if len(own) > 1 and own.any() else None
         rank = owners.graph.ranks[int(position)]

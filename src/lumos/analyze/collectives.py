@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.steps import step_times
+from lumos.graph.lists import numbered
 from lumos.graph.table import Collectives, Dependency
 from lumos.trace.table import ABSENT, Int32, Int64
 from lumos.vocabulary import CollectiveKind
@@ -87,8 +88,8 @@ def collective_times(timeline: Timeline, owners: Members) -> tuple[CollectiveRow
         return ()
     size = _sizes(timeline, facts)
     keys = np.stack((facts.kind, facts.group, size, facts.nbytes))[:, chosen]
-    distinct, row = np.unique(keys, axis=1, return_inverse=True)
-    row, task = row.reshape(-1), facts.task[chosen]
+    row, task = numbered(*keys), facts.task[chosen]
+    distinct = keys[:, np.unique(row, return_index=True)[1]]
     joined = np.zeros(len(graph), bool)
     joined[graph.rendezvous_task] = True
     began = waiting(timeline).began

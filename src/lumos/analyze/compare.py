@@ -23,11 +23,12 @@ from lumos.analyze.task_class import working
 from lumos.analyze.trust import Trust, trust
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
+from lumos.graph.lists import numbered
 from lumos.graph.table import Graph, Kind
 from lumos.intervals import union, within
 from lumos.result import Shown
 from lumos.simulation.timeline import Timeline, measured
-from lumos.trace.table import ABSENT, Int32, Int64, Job
+from lumos.trace.table import ABSENT, Int32, Int64, Job, unique
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -182,7 +183,7 @@ def _side(run: _Run) -> Side:
     breakdown = dict(zip(FourWay._fields, parts[run.chosen].mean(axis=0).tolist(), strict=True))
     length = end - start
     step_rank = np.where(run.chosen, owners.step_rank(), -1)
-    by_rank = [length[step_rank == rank] for rank in np.unique(step_rank[run.chosen])]
+    by_rank = [length[step_rank == rank] for rank in unique(step_rank[run.chosen])]
     spread = [float(steps.std() / steps.mean()) for steps in by_rank if len(steps) > 1 and steps.mean() > 0]
     variation = float(np.mean(spread)) if spread else None
     others = parts[:, :3].sum(axis=1) - _own_work(run, start, end)
@@ -217,7 +218,7 @@ def _operators(run: _Run) -> dict[str, Amount]:
     graph, number = run.timeline.graph, run.number
     called = (graph.kind == Kind.OPERATOR) | ((graph.kind == Kind.COLLECTIVE) & ~run.owners.on_device)
     pieces = np.flatnonzero(called & (run.owners.step >= 0))
-    _, first = np.unique(np.stack((run.owners.rank[pieces], graph.event[pieces])), axis=1, return_index=True)
+    _, first = np.unique(numbered(run.owners.rank[pieces], graph.event[pieces]), return_index=True)
     calls = _totals(graph.name[pieces[first]], graph.names)
     rows = by_operator(run.timeline, run.owners, run.job, run.owners.step >= 0)
     return {r.name: Amount(calls.get(r.name, (0, 0))[0] / number, r.device_ns / number, cpu_ns=r.cpu_ns / number) for r in rows}
@@ -251,9 +252,10 @@ def _collective_names(graph: Graph) -> tuple[Int64, list[str]]:
     if facts is None:
         return label, ["unknown"]
     size = np.full(len(facts.task), ABSENT, np.int32) if facts.size is None else facts.size
-    keys, inverse = np.unique(np.stack((facts.kind, facts.nbytes, size), axis=1), axis=0, return_inverse=True)
-    label[facts.task] = inverse.reshape(-1)
-    return label, [*(_collective_name(facts.kinds[kind], nbytes, ranks) for kind, nbytes, ranks in keys.tolist()), "unknown"]
+    keys = np.stack((facts.kind, facts.nbytes, size))
+    label[facts.task] = numbered(*keys)
+    distinct = keys[:, np.unique(label[facts.task], return_index=True)[1]]
+    return label, [*(_collective_name(facts.kinds[kind], nbytes, ranks) for kind, nbytes, ranks in distinct.T.tolist()), "unknown"]
 
 
 def _collective_name(kind: CollectiveKind, nbytes: int, ranks: int) -> str:

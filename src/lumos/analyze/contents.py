@@ -7,7 +7,7 @@ import numpy as np
 
 from lumos.graph.steps import is_step_mark
 from lumos.result import Shown
-from lumos.trace.table import DEVICE_WORK, Category, Int64, Trace
+from lumos.trace.table import DEVICE_WORK, Category, Int64, Trace, unique
 
 #: Optional features of a recording, and what is missing or worse without each.
 FEATURES = {
@@ -73,8 +73,8 @@ def contents(trace: Trace) -> Contents:
         memory_bytes=trace.nbytes,
         duration_ns=int(end.max() - start.min()) if len(work) else 0,
         rows={c.name.lower(): int(counts[c]) for c in Category if counts[c]},
-        threads=len(np.unique(trace.lane[host])),
-        streams=len(np.unique(trace.lane[device])),
+        threads=len(unique(trace.lane[host])),
+        streams=len(unique(trace.lane[device])),
         devices=_devices(trace),
         steps=tuple(StepMark(trace.strings[trace.name[row]], int(trace.duration[row])) for row in marks),
         features={

@@ -14,6 +14,7 @@ import numpy as np
 from lumos.analyze.loop.steps import Members, step_times
 from lumos.analyze.task_class import working
 from lumos.intervals import Union, covered, union
+from lumos.trace.table import unique
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +50,7 @@ def busy_curves(
     width = bin_width(max((int((end - start).max(initial=0)) for start, end in bounds), default=0))
     out = []
     for run, (start, end) in zip(runs, bounds, strict=True):
-        busy = {int(rank): _busy(run, owners.of_rank(int(rank)), works) for rank in np.unique(step_rank)}
+        busy = {int(rank): _busy(run, owners.of_rank(int(rank)), works) for rank in unique(step_rank)}
         steps = range(len(owners.steps))
         out.append(BusyCurves(width, tuple(curve(busy[int(step_rank[i])], int(start[i]), int(end[i]), width) for i in steps)))
     return tuple(out)
@@ -103,7 +104,7 @@ def queue_lengths(timeline: Timeline, owners: Members) -> tuple[QueueLength, ...
     """The queue of every step's rank during the step of the job."""
     start, end = step_times(timeline, owners).job_intervals()
     step_rank = owners.step_rank()
-    queues = {int(rank): queue_steps(timeline, owners, int(rank)) for rank in np.unique(step_rank)}
+    queues = {int(rank): queue_steps(timeline, owners, int(rank)) for rank in unique(step_rank)}
     return tuple(queue_during(*queues[int(step_rank[i])], int(start[i]), int(end[i])) for i in range(len(owners.steps)))
 
 

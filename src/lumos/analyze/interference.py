@@ -19,7 +19,7 @@ from lumos.graph.joined.collectives import is_communication
 from lumos.graph.kernel_names import kernel_class
 from lumos.graph.lists import equal_rows
 from lumos.intervals import union, within
-from lumos.trace.table import ABSENT, Category, Int64, Trace
+from lumos.trace.table import ABSENT, Category, Int64, Trace, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -125,7 +125,7 @@ def _covered(trace: Trace) -> tuple[Int64, Int64]:
     kernels, collectives = np.flatnonzero(wanted), np.flatnonzero(communicates)
     device, end = trace.dense("device"), trace.start + trace.duration
     covered = np.zeros(len(kernels), np.int64)
-    for lane in np.unique(trace.lane[kernels]):
+    for lane in unique(trace.lane[kernels]):
         here = np.flatnonzero(trace.lane[kernels] == lane)
         rows = kernels[here]
         others = collectives[(trace.lane[collectives] != lane) & (device[collectives] == device[rows[0]])]
@@ -145,7 +145,7 @@ def _shapes(trace: Trace, kernels: Int64) -> Int64:
     nearest = np.minimum(np.searchsorted(known, trace.correlation[kernels]), len(known) - 1)
     launched = np.flatnonzero(known[nearest] == trace.correlation[kernels])
     has_shape = np.zeros(len(trace.strings), bool)
-    texts = np.unique(dims.values)
+    texts = unique(dims.values)
     has_shape[texts] = [any(map(str.isdigit, trace.strings[i])) for i in texts.tolist()]
     shaped = dims.rows[(trace.category[dims.rows] == Category.OPERATOR) & has_shape[dims.values]].astype(np.int64)
     operator = innermost(trace, shaped, calls[first][nearest[launched]])

@@ -29,7 +29,7 @@ from lumos.analyze.waiting.idle import IdleCause, IdleIntervals
 from lumos.graph.lists import places
 from lumos.graph.table import Kind
 from lumos.intervals import EMPTY, Union, clipped, either, union
-from lumos.trace.table import Category
+from lumos.trace.table import Category, unique
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def named_parts(
     start, end = interval
     step_rank = owners.step_rank()
     out: list[NamedParts | None] = [None] * len(owners.steps)
-    for rank in np.unique(step_rank).tolist():
+    for rank in unique(step_rank).tolist():
         done = activities.of_rank(rank)
         for i in np.flatnonzero(step_rank == rank).tolist():
             out[i] = _parts(done, idle[i], int(start[i]), int(end[i]))
@@ -173,7 +173,7 @@ class _Activities:
         rows = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.ANNOTATION, Category.PYTHON) & trace.named(LOADING.search))
         lane = self._lane[graph.processor[tasks]]
         unions = [EMPTY]
-        for number in np.unique(trace.lane[rows]).tolist():
+        for number in unique(trace.lane[rows]).tolist():
             here = rows[trace.lane[rows] == number]
             loading = union(trace.start[here] - graph.origin, trace.start[here] + trace.duration[here] - graph.origin)
             own = tasks[lane == number]

@@ -21,6 +21,7 @@ from lumos.graph.kernel_names import kernel_class
 from lumos.graph.table import Kind
 from lumos.intervals import union, within
 from lumos.operators.kernel_formats import on_tensor_cores
+from lumos.trace.table import unique
 from lumos.vocabulary import MODULE_PREFIX
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def by_stream(timeline: Timeline, owners: Members) -> tuple[StreamRow, ...]:
     start, end = times.job_intervals()
     step_rank, counted = np.where(times.rank_steps_counted(), owners.step_rank(), -1), times.tasks_counted()
     rows = []
-    for stream in np.unique(graph.processor[causes.task]):
+    for stream in unique(graph.processor[causes.task]):
         processor = graph.processors[int(stream)]
         here = np.flatnonzero(graph.processor[causes.task] == stream)
         tasks = causes.task[here]

@@ -8,6 +8,7 @@ import numpy as np
 
 from lumos.graph.kernel_names import KernelClass, kernel_class
 from lumos.graph.table import Graph, Kind
+from lumos.trace.table import unique
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,7 +43,7 @@ WAITING_UNKNOWN = "communication, waiting unknown"
 
 def kernel_classes(graph: Graph) -> tuple[list[str], Int32]:
     """The classes and every task's index into them, int32[n]; meaningful for device tasks only."""
-    kernels = np.unique(graph.name[graph.kind == Kind.KERNEL])
+    kernels = unique(graph.name[graph.kind == Kind.KERNEL])
     of_name = np.full(len(graph.names), CLASSES.index(KernelClass.OTHER), np.int32)
     of_name[kernels] = [CLASSES.index(kernel_class(graph.names[int(i)])) for i in kernels]
     out = of_name[graph.name]

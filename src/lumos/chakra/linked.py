@@ -26,7 +26,7 @@ from lumos.graph.launches import device_work
 from lumos.operators.sequences import align_names
 from lumos.result import Shown, plain
 from lumos.trace.nesting import callers
-from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
+from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace, unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -265,9 +265,9 @@ def _threads(observed: ExecutionTrace, trace: Trace, rows: Int32, nodes: Int64, 
     """(thread, lane) pairs with the most operators in common, best pairs first; every thread and lane is in one pair at most."""
     lane = trace.lane[rows]
     overlaps = []
-    for thread in np.unique(observed.thread[nodes]).tolist():
+    for thread in unique(observed.thread[nodes]).tolist():
         observed_names = Counter(node_name[nodes[observed.thread[nodes] == thread]].tolist())
-        for other in np.unique(lane).tolist():
+        for other in unique(lane).tolist():
             common = observed_names & Counter(row_name[lane == other].tolist())
             overlaps.append((sum(common.values()), -thread, -other))
     out: list[tuple[int, int]] = []
@@ -340,7 +340,7 @@ def _process(observed: ExecutionTrace, trace: Trace) -> Vote:
 
 def processes(trace: Trace) -> list[int]:
     """The ids of the processes whose operators a profiler recorded, ascending."""
-    lanes = np.unique(trace.lane[trace.category == Category.OPERATOR])
+    lanes = unique(trace.lane[trace.category == Category.OPERATOR])
     return sorted({int(pid) for lane in lanes.tolist() if is_whole(pid := trace.lanes[lane].pid)})
 
 
@@ -365,7 +365,7 @@ def _shapes(observed: ExecutionTrace, trace: Trace, node: Int32) -> Vote:
     """The shapes of tensor inputs, of COMPARED operators at most that lie evenly among all."""
     dims, compared, agree = trace.dense("Input Dims"), 0, 0
     matched = np.flatnonzero((dims >= 0) & (node >= 0))
-    for row in matched[np.unique(np.linspace(0, len(matched) - 1, min(len(matched), COMPARED)).astype(np.int64))].tolist():
+    for row in matched[unique(np.linspace(0, len(matched) - 1, min(len(matched), COMPARED)).astype(np.int64))].tolist():
         _, shapes, types = observed.inputs[int(node[row])]
         profiled, seen, kinds = json.loads(trace.strings[int(dims[row])]), json.loads(shapes), json.loads(types)
         pairs = [(a, b) for a, b, kind in zip(profiled, seen, kinds, strict=False) if str(kind).startswith("Tensor")]

@@ -10,7 +10,7 @@ import numpy as np
 
 from lumos.result import Shown
 from lumos.trace.chakra.schema import NodeType
-from lumos.trace.table import ABSENT
+from lumos.trace.table import ABSENT, unique
 
 if TYPE_CHECKING:
     from lumos.chakra.workload import Workload
@@ -47,7 +47,7 @@ def stat_workload(workload: Workload) -> Stat:
     sequences = [workload.type[a:b].tobytes() + workload.name[a:b].tobytes() for a, b in pairwise(workload.rank_offset.tolist())]
     members = np.array([2, *map(len, workload.groups)])[facts.group + 1]
     transfers = []
-    for kind in np.unique(facts.kind):
+    for kind in unique(facts.kind):
         rows = facts.kind == kind
         lasted = workload.duration[facts.node[rows]]
         time = int(lasted.sum()) if (lasted != ABSENT).all() else None

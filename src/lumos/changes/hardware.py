@@ -24,6 +24,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
 from lumos.operators.kernel_formats import type_by_name
+from lumos.trace.table import unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,7 +96,7 @@ def on_accelerator(layout: MeasuredLayout, job: Job, old: Accelerator, new: Acce
     arithmetic = rest & bound_by_arithmetic(graph)
     prices.multiply(rest & ~arithmetic, memory_ratio(old, new))
     usual = computing(layout, job)
-    for name in np.unique(graph.name[arithmetic]).tolist():
+    for name in unique(graph.name[arithmetic]).tolist():
         ratio = arithmetic_ratio(type_by_name(graph.names[name]) or usual, old, new)
         prices.multiply(arithmetic & (graph.name == name), ratio)
     return replace(layout, prices=prices)

@@ -17,7 +17,7 @@ from lumos.analyze.loop.spans import launches
 from lumos.graph.lists import list_of
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.intervals import Union, union, within
-from lumos.trace.table import ABSENT, Category, Job
+from lumos.trace.table import ABSENT, Category, Job, unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ def inside(graph: Graph, job: Job, matches: Callable[[str], object]) -> Mask:
         mask[tasks] = np.isin(events, rows) | (innermost(trace, rows, events) >= 0)
         if graph.measured_start is not None and graph.measured_end is not None:
             ranges = rows[trace.category[rows] == Category.ANNOTATION]
-            for each in np.unique(trace.lane[ranges]).tolist():
+            for each in unique(trace.lane[ranges]).tolist():
                 mask[_during(graph, trace, own, lane, each, ranges[trace.lane[ranges] == each])] = True
     mask |= _issued(graph, mask)
     launch = launches(graph)
@@ -74,7 +74,7 @@ def _awaited_lanes(graph: Graph, lane: Int64, at: int, spans: Union) -> Int64:
     here = (lane[after] == at) & (graph.kind[before] != Kind.COLLECTIVE)
     after, before = after[here], before[here]
     time = graph.measured_start[after]
-    lanes: Int64 = np.unique(lane[before[within(spans, time - 1, time) > 0]])
+    lanes: Int64 = unique(lane[before[within(spans, time - 1, time) > 0]])
     return lanes
 
 

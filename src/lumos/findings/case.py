@@ -29,6 +29,7 @@ from lumos.errors import LumosError
 from lumos.findings.finding import Finding, FindingCode, FindingPlace
 from lumos.segment.segment import Cut
 from lumos.simulation import measured, simulate
+from lumos.trace.table import unique
 from lumos.vocabulary import Grade
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class Case:
         worst = int(chosen[np.argmax(time[chosen])])
         owner = int(self.owners.step[worst])
         step = self.times.of_ranks()[owner][0] if owner >= 0 else self.times.middle
-        concerned = np.unique(self.owners.rank[chosen]).tolist() if ranks is None else None
+        concerned = unique(self.owners.rank[chosen]).tolist() if ranks is None else None
         of = tuple(self.graph.ranks[i] for i in concerned) if concerned is not None else tuple(ranks or ())
         return self.place(worst, step, of)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from lumos.analyze.collectives import collective_times
 from lumos.findings.finding import FindingCode
+from lumos.trace.table import unique
 from lumos.units import count, duration, quantity, with_unit
 from lumos.vocabulary import CollectiveKind
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.collectives import CollectiveRow
     from lumos.findings.case import Case, Priced, Worth
-    from lumos.trace.table import Int32, Int64
+    from lumos.trace.table import Int64
 
 #: How many kinds of collectives are priced, those with most time first.
 MOST_PRICED = 8
@@ -60,13 +61,14 @@ def _groups(case: Case) -> list[_Group]:
         return []
     time = np.bincount(facts.kind, case.graph.duration[facts.task], len(facts.kinds))
     kinds: dict[tuple[str, ...], list[int]] = {}
-    for kind in sorted(np.unique(facts.kind).tolist(), key=lambda kind: -time[kind]):
-        names = case.graph.name[facts.task[facts.kind == kind]]
-        kinds.setdefault(_patterns(case, names), []).append(kind)
+    for kind in sorted(unique(facts.kind).tolist(), key=lambda kind: -time[kind]):
+        names = unique(case.graph.name[facts.task[facts.kind == kind]]).tolist()
+        short = {re.split(r"[(<\[]", str(case.graph.names[i]))[0] + "*" for i in names}  # without what differs from call to call
+        kinds.setdefault(tuple(sorted(short)), []).append(kind)
     groups = []
     for patterns, alike in kinds.items():
         own = np.isin(facts.kind, alike)
-        named = tuple(facts.groups[i] for i in np.unique(facts.group[own]).tolist() if i >= 0)
+        named = tuple(facts.groups[i] for i in unique(facts.group[own]).tolist() if i >= 0)
         of = tuple(facts.kinds[kind] for kind in alike)
         groups.append(_Group(of, patterns, named, np.sort(facts.task[own]).astype(np.int64)))
     return sorted(groups, key=lambda g: -int(case.graph.duration[g.tasks].sum()))
@@ -124,8 +126,3 @@ def _advice(kind: CollectiveKind, merge: bool) -> str:
     if kind is CollectiveKind.ALL_TO_ALL:
         return "split it into chunks that overlap, or keep its ranks within a node"
     return "start it earlier (buckets, prefetching), send less, or use faster links"
-
-
-def _patterns(case: Case, names: Int32) -> tuple[str, ...]:
-    """The patterns of tasks of these names, without what differs from call to call."""
-    return tuple(sorted({re.split(r"[(<\[]", str(case.graph.names[i]))[0] + "*" for i in np.unique(names).tolist()}))

@@ -13,7 +13,7 @@ import numpy as np
 
 from lumos.analyze.ranks.equal_work import Like, durations_like
 from lumos.findings.finding import FindingCode, ranks_words
-from lumos.trace.table import Category
+from lumos.trace.table import Category, unique
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def starved_findings(case: Case) -> Iterator[Priced]:
 def got_of(trace: Trace, names: set[str]) -> Got | None:
     """What a rank got in the steps of those names; None where the recording does not say."""
     rows = [row for row in trace.metadata.get("lumos_host", ()) if f"ProfilerStep#{row.get('step')}" in names]
-    threads = {trace.lanes[i].tid for i in np.unique(trace.lane[trace.category == Category.OPERATOR]).tolist()}
+    threads = {trace.lanes[i].tid for i in unique(trace.lane[trace.category == Category.OPERATOR]).tolist()}
 
     def of_step(key: str) -> float:
         return float(np.mean([sum(time for thread, time in row.get(key, {}).items() if thread in threads) for row in rows]))
@@ -92,7 +92,7 @@ def stall_findings(case: Case, told_s: float) -> Iterator[Priced]:
     stalled = excess > 0
     where = case.at_longest(stalled, excess)
     number = int(stalled.sum())
-    ranks = len(np.unique(case.owners.rank[stalled]))
+    ranks = len(unique(case.owners.rank[stalled]))
     yield case.finding(
         FindingCode.HOST_STALLS,
         "the CPU stalls in operators that are short elsewhere",

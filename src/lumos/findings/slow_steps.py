@@ -16,6 +16,7 @@ from lumos.analyze.ranks.equal_work import Like, durations_like
 from lumos.analyze.task_class import working
 from lumos.findings.finding import FindingCode, where_words
 from lumos.graph.table import Kind
+from lumos.trace.table import unique
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def slow_step_findings(case: Case, loading: NDArray[np.bool_], told_s: float = 0
     step = case.times.job[worst]
     ranks = graph.ranks if at_rendezvous[task] else (graph.ranks[int(owners.rank[task])],)
     where = case.place(task, step, ranks)
-    names = {str(graph.names[i]).lower() for i in np.unique(graph.name[tasks]).tolist()}
+    names = {str(graph.names[i]).lower() for i in unique(graph.name[tasks]).tolist()}
     compiled = any(part in name for part in _COMPILES for name in names)
     others = f" and {count(len(much) - 1, 'other step')}" if len(much) > 1 else ""
     yield case.finding(

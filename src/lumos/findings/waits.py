@@ -14,7 +14,7 @@ from lumos.analyze.attribution import innermost
 from lumos.analyze.ranks.straggler_causes import described
 from lumos.findings.finding import FindingCode, where_words
 from lumos.graph.table import Dependency, Kind
-from lumos.trace.table import Category
+from lumos.trace.table import Category, unique
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _patterns(case: Case, calls: Int64, waited: Int64) -> list[str]:
     them, and of calls that copy too, the operators around them."""
     graph, launched = case.graph, case.owners.launch
     copies = np.isin(calls, launched[launched >= 0])
-    alone = dict.fromkeys(f"cpu:{escape(str(graph.names[i]))}" for i in np.unique(graph.name[calls[~copies]]).tolist())
+    alone = dict.fromkeys(f"cpu:{escape(str(graph.names[i]))}" for i in unique(graph.name[calls[~copies]]).tolist())
     around = dict.fromkeys(f"operator:{escape(name)}" for name in _callers(case, calls[copies & (waited[calls] > 0)]) if name)
     return [*alone, *around]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from lumos.graph.lists import offsets
 from lumos.graph.table import ByTask, Collectives, Dependency, Graph, Waits, rows_placed, rows_together
-from lumos.trace.table import ABSENT, Int32, Int64
+from lumos.trace.table import ABSENT, Int32, Int64, unique
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +69,7 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
 
 def _renumber(index: dict[str, int], graph: Graph) -> Int32:
     """The graph's name column as indices into the shared table, to which the names that its tasks use are added."""
-    used = np.unique(graph.name)
+    used = unique(graph.name)
     new = np.zeros(len(graph.names), np.int32)
     for i in used:
         new[i] = index.setdefault(graph.names[i], len(index))

@@ -26,6 +26,7 @@ from lumos.graph.launches import of_graph_launches
 from lumos.graph.table import Dependency
 from lumos.graph.waits.solve import WAKE_UP
 from lumos.graph.waits.streams import LONGEST_DELAY
+from lumos.trace.table import unique
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -110,7 +111,7 @@ def rank_constants(
 def _usual_gap(trace: Trace, work: DeviceWork, ordinary: NDArray[np.bool_]) -> tuple[int, int, int]:
     """The least, the usual and the most time between two kernels, ns, on the platform of the calls. Every pause between two of the rank's
     kernels held the gap, so none of the three is longer than the shortest pause. ordinary: work that waits for its stream alone."""
-    launched = np.unique(trace.name[work.call[work.call >= 0]]).tolist()
+    launched = unique(trace.name[work.call[work.call >= 0]]).tolist()
     platform = ROCM_GAP if any(trace.strings[name].startswith("hip") for name in launched) else CUDA_GAP
     follows = ordinary & (np.diff(work.stream, prepend=-1) == 0)
     pause = (work.start - work.previous_end())[follows]

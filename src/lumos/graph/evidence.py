@@ -23,7 +23,7 @@ from lumos.graph.hand_offs.slices import ROUNDING
 from lumos.graph.places import Ranges, places_in_code
 from lumos.graph.steps import is_step_mark
 from lumos.graph.table import Evidence
-from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
+from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace, unique
 from lumos.units import count
 from lumos.vocabulary import Grade
 
@@ -157,7 +157,7 @@ def _repetitions_unequal(where: str, trace: Trace, work: DeviceWork) -> Iterator
     by = Ranges(trace, operators).last(trace.lane[calls], trace.start[calls])
     pieces = np.bincount(by[by >= 0], minlength=len(trace))
     launches = operators[np.isin(trace.name[operators], trace.name[operators[pieces[operators] > 0]])]
-    threads = [launches[trace.lane[launches] == lane] for lane in np.unique(trace.lane[launches])]
+    threads = [launches[trace.lane[launches] == lane] for lane in unique(trace.lane[launches])]
     unequal = sum(_unequal(at := places_in_code(trace, of_thread), trace.name[at.row], pieces) for of_thread in threads)
     if unequal:
         message = (
@@ -172,7 +172,7 @@ def _unequal(at: Places, names: Int32, pieces: Int64) -> int:
     every row of the trace.
     Steps that begin more or fewer operators of a name than most are left out: the window cut them, or they differ."""
     out = 0
-    for name in np.unique(names[at.step > 0]).tolist():
+    for name in unique(names[at.step > 0]).tolist():
         here = np.flatnonzero((names == name) & (at.step > 0))
         steps, times = np.unique(at.step[here], return_counts=True)
         alike = steps[times == np.bincount(times).argmax()]
@@ -212,7 +212,7 @@ def _returns_early(where: str, trace: Trace, calls: Int8, work: DeviceWork) -> I
     waits = np.flatnonzero(calls == Call.DEVICE_SYNC)
     awaited = np.full(len(waits), np.iinfo(np.int64).max)
     device = np.array([device for device, _ in work.streams], np.int64)
-    for own in np.unique(device).tolist():  # a call waits for one device, and which that is it does not say
+    for own in unique(device).tolist():  # a call waits for one device, and which that is it does not say
         issued = np.flatnonzero((device[work.stream] == own) & (work.call >= 0))
         order = issued[np.argsort(work.issued[issued])]
         last = np.append(0, np.maximum.accumulate(work.end[order]))
@@ -301,7 +301,7 @@ def _numbers_missing(where: str, trace: Trace) -> Iterator[Evidence]:
 def _branches(where: str, calls: Int8, work: DeviceWork) -> Iterator[Evidence]:
     """Graph launches whose kernels run on several streams: what waits for what inside the graph is not recorded."""
     of_graph = np.flatnonzero((work.call >= 0) & (calls[work.call] == Call.GRAPH_LAUNCH))
-    pairs = np.unique(work.call[of_graph].astype(np.int64) * len(work.streams) + work.stream[of_graph])
+    pairs = unique(work.call[of_graph].astype(np.int64) * len(work.streams) + work.stream[of_graph])
     graphs, streams = np.unique(pairs // max(len(work.streams), 1), return_counts=True)
     branched = graphs[streams > 1]
     if not len(branched):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.trace.table import unique
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -67,9 +69,9 @@ def numbered(*columns: Int64 | Int32 | Int8) -> Int64:
     """A number for every row, the same for rows that are equal in all columns: 0, 1, …, in the order of the rows' values."""
     number = np.zeros(len(columns[0]), np.int64)
     for column in columns:
-        values = np.unique(column)
+        values = unique(column)
         number = number * len(values) + np.searchsorted(values, column)
-        number = np.searchsorted(np.unique(number), number)
+        number = np.searchsorted(unique(number), number)
     return number
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from lumos.graph.lists import numbered
 from lumos.graph.table import Occupancy
-from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
+from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace, unique
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,9 +79,9 @@ def _refuted(work: DeviceWork, kernels: Int64, device: Int64, waves: NDArray[np.
     """Which kernels of several waves another stream's kernel began beside, after the first wave and well before the last: bool[kernels]."""
     wave = (work.end - work.start)[kernels] / np.maximum(waves, 1)
     out = np.zeros(len(kernels), bool)
-    for number in np.unique(device).tolist():
+    for number in unique(device).tolist():
         here = np.flatnonzero(device == number)
-        for stream in np.unique(work.stream[kernels[here]]).tolist():
+        for stream in unique(work.stream[kernels[here]]).tolist():
             mine = here[work.stream[kernels[here]] == stream]
             others = np.sort(work.start[kernels[here[work.stream[kernels[here]] != stream]]])
             since, until = work.start[kernels[mine]] + wave[mine], work.end[kernels[mine]] - (1 + EARLY_WAVES) * wave[mine] - EARLY

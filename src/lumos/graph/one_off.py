@@ -31,7 +31,7 @@ from lumos.graph.launches import of_graph_launches
 from lumos.graph.steps import steps
 from lumos.graph.table import ONCE, Kind, OneOff
 from lumos.intervals import covered, union, within
-from lumos.trace.table import Category
+from lumos.trace.table import Category, excluding, unique
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def recurring(graph: Graph) -> Graph:
     host = ~graph.on_device[graph.one_off.task]
     task, share = graph.one_off.task[host], graph.one_off.share[host]
     start, lasted = graph.measured_start[task], graph.measured_end[task] - graph.measured_start[task]
-    for each in np.unique(rank[task]).tolist():
+    for each in unique(rank[task]).tolist():
         own, of_rank = rank[task] == each, rank[graph.release_task] == each
         once = union(start[own], start[own] + np.rint(share[own] * lasted[own]).astype(np.int64))
         gone = covered(once, recorded[of_rank]) / np.maximum(recorded[of_rank], 1)
@@ -119,7 +119,7 @@ def _loading(trace: Trace, planned: HostPlan, tasks: HostTasks, work: DeviceWork
     launches = np.flatnonzero((work.call >= 0) & (trace.category[work.row] == Category.KERNEL) & ~of_graph_launches(trace, work))
     first = launches[np.lexsort((trace.start[work.call[launches]], trace.name[work.row[launches]]))]
     first = first[np.append(True, np.diff(trace.name[work.row[first]]) != 0)[: len(first)]]
-    calls = np.unique(tasks.of_slice[planned.last_of_row[work.call[first]]])
+    calls = unique(tasks.of_slice[planned.last_of_row[work.call[first]]])
     every = tasks.duration[tasks.kind == Kind.LAUNCH]
     usual = int(np.median(every)) if len(every) else 0
     calls = calls[tasks.duration[calls] >= max(LONG, TIMES * usual)]
@@ -137,7 +137,7 @@ def _starting(trace: Trace, tasks: HostTasks, work: DeviceWork, taken: Int64) ->
     calls = np.flatnonzero((tasks.kind == Kind.RUNTIME) & (tasks.row >= 0))
     name = trace.name[tasks.row[calls]]
     found: list[tuple[int, int]] = []
-    for task in np.setdiff1d(calls[tasks.duration[calls] >= STARTS], taken).tolist():
+    for task in excluding(calls[tasks.duration[calls] >= STARTS], taken).tolist():
         same = calls[name == trace.name[tasks.row[task]]]
         outstanding = (work.issued < tasks.end[task]) & (work.end > tasks.start[task])
         if tasks.start[task] == tasks.start[same].min() and not outstanding.any():
@@ -157,13 +157,13 @@ def _compiling(trace: Trace) -> Int64:
     rows = _ranges(trace, _COMPILES.fullmatch)
     marks = steps(trace)
     step = np.searchsorted([mark.start for mark in marks], trace.start[rows], "right")
-    return rows[:0] if len(marks) > 2 and len(np.unique(step[step > 0])) == len(marks) else rows
+    return rows[:0] if len(marks) > 2 and len(unique(step[step > 0])) == len(marks) else rows
 
 
 def _inside(trace: Trace, ranges: Int64, tasks: HostTasks, work: DeviceWork) -> _Part:
     """All tasks inside the ranges, and the device work that they launch."""
     inside = np.zeros(len(tasks), bool)
-    for lane in np.unique(trace.lane[ranges]):
+    for lane in unique(trace.lane[ranges]):
         rows = ranges[trace.lane[ranges] == lane]
         own = np.flatnonzero(tasks.lane == lane)
         spans = union(trace.start[rows], trace.start[rows] + trace.duration[rows])

@@ -36,7 +36,7 @@ from lumos.graph.waits.streams import StreamWaits, stream_waits
 from lumos.graph.waits.syncs import NONE, BlockingCopies, Synchronisations, blocking_copies, synchronisations
 from lumos.graph.waits.unsaid import Polls, polls, with_unsaid_waits
 from lumos.graph.waits.window import held_up_at_begin, launched_before
-from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
+from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace, excluding
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -180,7 +180,7 @@ def _plan_launches(planned: HostPlan, device: _Device, latency: int) -> None:
     queue = device.queue
     blocked = planned.last_of_row[work.call[np.concatenate((queue.waited, queue.at_begin))]]
     if len(blocked):
-        free = np.setdiff1d(at, blocked)
+        free = excluding(at, blocked)
         made = planned.finish[blocked[: len(queue.waited)]] - work.end[queue.freed]
         usual = int(min(np.median(each) for each in (planned.duration[free], np.maximum(made, 0)) if len(each)))
         planned.duration[blocked] = np.minimum(usual, planned.duration[blocked])

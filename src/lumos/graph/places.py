@@ -10,7 +10,7 @@ import numpy as np
 
 from lumos.graph.lists import Lists, grouped, numbered, ordinals
 from lumos.graph.steps import is_step_mark
-from lumos.trace.table import ABSENT, Int32, Int64, Trace
+from lumos.trace.table import ABSENT, Int32, Int64, Trace, unique
 
 
 class Ranges:
@@ -29,7 +29,7 @@ class Ranges:
     def last(self, lane: Int32, time: Int64) -> Int64:
         """For each i the row on lane[i] that began last at or before time[i] (ns); ABSENT if there is none."""
         out = np.full(len(time), ABSENT, np.int64)
-        for own in np.unique(lane):
+        for own in unique(lane):
             low, high = np.searchsorted(self.lane, np.array((own, own + 1), np.int32))
             here = np.flatnonzero(lane == own)
             last = np.searchsorted(self.start[low:high], time[here], "right") - 1
@@ -69,5 +69,5 @@ def places_in_code(trace: Trace, rows: Int64) -> Places:
 
 def step_at(trace: Trace, time: Int64) -> Int64:
     """How many step marks of the trace begin at or before each time; int64, like `time`."""
-    marks = np.unique(trace.start[is_step_mark(trace)])
+    marks = unique(trace.start[is_step_mark(trace)])
     return np.asarray(np.searchsorted(marks, time, "right"), np.int64)

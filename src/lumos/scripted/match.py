@@ -18,6 +18,7 @@ from lumos.emulation.device.launch import tensors_of, width
 from lumos.operators.sequences import align_names
 from lumos.scripted.recorded import type_name
 from lumos.scripted.script import Slot
+from lumos.trace.table import unique
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -239,7 +240,7 @@ class _Emulated:
     def threads(self, step: int) -> list[Int64]:
         """The operators of each thread in a step, in order."""
         members = np.flatnonzero(self.step == step)
-        return [members[self.thread[members] == each] for each in np.unique(self.thread[members])]
+        return [members[self.thread[members] == each] for each in unique(self.thread[members])]
 
     def claimants(self, step: int, claimed: NDArray[np.bool_]) -> tuple[Int64, Int64]:
         """The operators of a step, and for each the one that its work belongs to: itself or the innermost one around it that has a partner;

@@ -48,13 +48,8 @@ def origins(process: Process, places: ScriptPlaces) -> list[ScriptOrigin]:
             line[i] = line[source if source >= 0 else around[i]]
         numbers = iter(instance.numbers)
         module = ".".join(str(next(numbers)) if part == "*" else part for part in place.module.split("."))
-        out.append(ScriptOrigin(module, _shortened(process.lines[line[i]]) if line[i] >= 0 else ""))
+        out.append(ScriptOrigin(module, process.lines[line[i]].removeprefix(f"{Path.cwd()}{os.sep}") if line[i] >= 0 else ""))
     return out
-
-
-def _shortened(line: str) -> str:
-    """A line of a file within the current folder, without that folder."""
-    return line.removeprefix(f"{Path.cwd()}{os.sep}")
 
 
 class TaskOrigins:

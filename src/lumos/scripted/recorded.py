@@ -18,7 +18,7 @@ from lumos.graph.table import DEVICE_KINDS, Kind
 from lumos.scripted.script import AWAITING, Slot
 from lumos.segment.dimensions import shapes_of
 from lumos.trace.nesting import callers
-from lumos.trace.table import Category
+from lumos.trace.table import Category, unique
 from lumos.vocabulary import CollectiveKind, DType
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _whole_loop(owners: Members) -> list[int]:
 def _following(processor: Int32, row: Int64) -> Int64:
     """For each task, in their order, the row of the next task of its processor that has one; -1 without."""
     out = np.full(len(row), -1, np.int64)
-    by_processor = grouped(np.unique(processor, return_inverse=True)[1], len(np.unique(processor)))
+    by_processor = grouped(np.unique(processor, return_inverse=True)[1], len(unique(processor)))
     for low, high in zip(by_processor.offset[:-1].tolist(), by_processor.offset[1:].tolist(), strict=True):
         own = by_processor.flat[low:high]
         has = np.flatnonzero(row[own] >= 0)

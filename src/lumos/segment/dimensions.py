@@ -11,7 +11,7 @@ from lumos.analyze.attribution import innermost
 from lumos.graph.kernel_names import KernelClass, kernel_class
 from lumos.operators.shaped import ShapedOperator, factors
 from lumos.trace.once import once_a_trace
-from lumos.trace.table import Category, Int64, Trace
+from lumos.trace.table import Category, Int64, Trace, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +71,7 @@ class Shapes:
 
 def _launch(trace: Trace, rows: Int64) -> NDArray[np.bool_]:
     """Which of the operators in `rows` a kernel belongs to, or to an operator in them; all where no kernel has an operator."""
-    kernels = np.unique(trace.external_id[trace.category == Category.KERNEL])
+    kernels = unique(trace.external_id[trace.category == Category.KERNEL])
     launching = np.flatnonzero((trace.category == Category.OPERATOR) & (trace.external_id >= 0) & np.isin(trace.external_id, kernels))
     if not len(launching):
         return np.ones(len(rows), bool)
@@ -104,9 +104,9 @@ def _shapes(value: object) -> list[Shape]:
 def multiplying(trace: Trace) -> frozenset[int]:
     """Names, as indices of the trace's strings, of the operators that launch a multiplication and are none of PyTorch's."""
     kernels = np.flatnonzero(trace.category == Category.KERNEL)
-    names = np.unique(trace.name[kernels])
+    names = unique(trace.name[kernels])
     products = names[[kernel_class(trace.strings[i]) is KernelClass.GEMM for i in names.tolist()]] if len(names) else names
-    ids = np.unique(trace.external_id[kernels[np.isin(trace.name[kernels], products)]])
+    ids = unique(trace.external_id[kernels[np.isin(trace.name[kernels], products)]])
     operators = np.flatnonzero((trace.category == Category.OPERATOR) & (trace.external_id >= 0))
-    found = np.unique(trace.name[operators[np.isin(trace.external_id[operators], ids)]])
+    found = unique(trace.name[operators[np.isin(trace.external_id[operators], ids)]])
     return frozenset(i for i in found.tolist() if not trace.strings[i].startswith("aten::"))

@@ -14,6 +14,7 @@ import numpy as np
 from lumos.graph.kernel_names import KernelClass, kernel_class
 from lumos.segment.dimensions import multiplying
 from lumos.segment.units import transfers
+from lumos.trace.table import unique
 from lumos.vocabulary import Phase
 
 if TYPE_CHECKING:
@@ -34,10 +35,10 @@ _BACKWARD = (Phase.BACKWARD, Phase.RECOMPUTE)
 def heavy_units(trace: Trace, u: Units) -> NDArray[np.bool_]:
     """Which units do heavy work, by their names, or because they launch a multiplication."""
     if u.from_kernels:
-        of_name = {i: kernel_class(trace.strings[i]) in _HEAVY_KERNELS for i in np.unique(trace.name[u.row]).tolist()}
+        of_name = {i: kernel_class(trace.strings[i]) in _HEAVY_KERNELS for i in unique(trace.name[u.row]).tolist()}
     else:
         known = multiplying(trace)
-        of_name = {i: i in known or bool(_HEAVY.search(trace.strings[i])) for i in np.unique(trace.name[u.row]).tolist()}
+        of_name = {i: i in known or bool(_HEAVY.search(trace.strings[i])) for i in unique(trace.name[u.row]).tolist()}
     return np.array([of_name[i] for i in trace.name[u.row].tolist()], bool)
 
 
@@ -83,7 +84,7 @@ def microbatches_of(trace: Trace, u: Units, step: Int64, heavy: NDArray[np.bool_
         return np.maximum(number, 0)
     out = np.zeros(len(u), np.int64)
     for direction in (False, True):
-        for mark in np.unique(step):
+        for mark in unique(step):
             mine = np.flatnonzero((backward == direction) & (step == mark) & (number >= 0))
             if not len(mine):
                 continue

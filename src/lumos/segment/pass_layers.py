@@ -12,6 +12,7 @@ import numpy as np
 from lumos.operators.shaped import is_recurrent, recurrence
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.repetition import FEWEST_LAYERS, TWO_ALIKE, Run, alike, find_stacks
+from lumos.trace.table import unique
 
 if TYPE_CHECKING:
     from lumos.segment.units import Units
@@ -63,7 +64,7 @@ def _recurrent(trace: Trace, rows: Int64) -> tuple[int, ...]:
 
     An operator for each direction makes a layer where the last reads twice the width of its own state: what both directions wrote.
     """
-    if not any(is_recurrent(trace.strings[name]) for name in np.unique(trace.name[rows]).tolist()):
+    if not any(is_recurrent(trace.strings[name]) for name in unique(trace.name[rows]).tolist()):
         return ()
     shapes = shapes_of(trace)
     found = [(i, r) for i, at in enumerate(shapes.of_row[rows].tolist()) if at >= 0 and (r := recurrence(shapes.operators[at])) is not None]

@@ -26,6 +26,7 @@ from lumos.segment.microbatches import heavy_units, microbatches_of, phases_of_p
 from lumos.segment.pass_layers import forward_layers, layers_in
 from lumos.segment.repetition import find_run, find_stacks
 from lumos.segment.units import Units, numbers_inside, numbers_of_nodes, transfers, units
+from lumos.trace.table import unique
 from lumos.vocabulary import Phase
 
 if TYPE_CHECKING:
@@ -322,7 +323,7 @@ def _by_time(graph: Graph, tasks: Int64, trace: Trace, u: Units, shift: int, uni
     start = graph.measured_start[tasks] - shift
     lanes = trace.lane[u.row]
     resumes = _resumes(graph)[tasks]
-    for lane in np.unique(lane_of):
+    for lane in unique(lane_of):
         here, mine = np.flatnonzero(lanes == lane), np.flatnonzero(lane_of == lane)
         if not len(here):
             continue
@@ -345,7 +346,7 @@ def unit_at(trace: Trace, u: Units, rows: Int64) -> Int64:
     """The unit in which each row began, else the next on its thread, else the thread's last; 0 on a thread without units."""
     out = np.zeros(len(rows), np.int64)
     lanes = trace.lane[u.row]
-    for lane in np.unique(trace.lane[rows]):
+    for lane in unique(trace.lane[rows]):
         here, mine = np.flatnonzero(lanes == lane), trace.lane[rows] == lane
         if len(here):
             ends = trace.start[u.row[here]] + trace.duration[u.row[here]]
@@ -356,7 +357,7 @@ def unit_at(trace: Trace, u: Units, rows: Int64) -> Int64:
 def _fill(graph: Graph, tasks: Int64, unit: Int32) -> None:
     """Give tasks without a unit that of the next task with one on their processor, else of the one before, else of the last task that
     started before them anywhere on the rank."""
-    for processor in np.unique(graph.processor[tasks]):
+    for processor in unique(graph.processor[tasks]):
         mine = tasks[graph.processor[tasks] == processor]
         known = unit[mine] >= 0
         if known.all():

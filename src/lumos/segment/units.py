@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.graph.lists import numbered
 from lumos.graph.steps import is_step_mark
 from lumos.trace.autograd import autograd_numbers
-from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int32, Int64, Trace
+from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int32, Int64, Trace, unique
 from lumos.vocabulary import Phase
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def units(trace: Trace) -> Units:
     recorded = (own >= 0) & ~is_node & (own != around)
     recorded[in_node] = _recomputed(recorded, trace.named(lambda name: "::" in name)[rows], node, own, around)[in_node]
     phase = _phases(in_node, recorded, update) if in_node.any() else _named_phases(trace, rows, update)
-    return Units(rows, _symbols(trace, rows), node, phase, np.where(phase == Phase.BACKWARD, around, own), False)
+    symbol = numbered(trace.name[rows], trace.dense("Input Dims")[rows])
+    return Units(rows, symbol, node, phase, np.where(phase == Phase.BACKWARD, around, own), False)
 
 
 def _topmost(trace: Trace) -> Int64:
@@ -109,16 +111,7 @@ def _kernels(trace: Trace) -> Units:
     rows = np.flatnonzero(trace.is_any(*DEVICE_WORK))
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
     none = np.full(len(rows), ABSENT, np.int64)
-    grid = trace.dense("grid")[rows]
-    _, symbol = np.unique(np.stack([trace.name[rows].astype(np.int64), grid]), axis=1, return_inverse=True)
-    return Units(rows, np.ravel(symbol), none, np.full(len(rows), Phase.FORWARD, np.uint8), none, True)
-
-
-def _symbols(trace: Trace, rows: Int64) -> Int64:
-    """Name and input shapes of each row as one number."""
-    shapes = trace.dense("Input Dims")[rows]
-    _, symbol = np.unique(np.stack([trace.name[rows].astype(np.int64), shapes]), axis=1, return_inverse=True)
-    return np.ravel(symbol)
+    return Units(rows, numbered(trace.name[rows], trace.dense("grid")[rows]), none, np.full(len(rows), Phase.FORWARD, np.uint8), none, True)
 
 
 def _around(trace: Trace, rows: Int64, pattern: re.Pattern[str], *categories: Category) -> Int64:
@@ -203,7 +196,7 @@ def _named_phases(trace: Trace, rows: Int64, update: NDArray[np.bool_]) -> NDArr
 def transfers(trace: Trace, rows: Int64) -> NDArray[np.bool_]:
     """Which operators are point-to-point transfers: by name, or because what they launched names a peer. The number 0 names no operator."""
     peers = [trace.args[k].rows for k in ("Src Rank", "Dst Rank") if k in trace.args]
-    ids = np.unique(trace.external_id[np.concatenate(peers)]) if peers else np.empty(0, np.int64)
+    ids = unique(trace.external_id[np.concatenate(peers)]) if peers else np.empty(0, np.int64)
     own = trace.external_id[rows]
     mask: NDArray[np.bool_] = trace.named(_TRANSFER.match)[rows] | (np.isin(own, ids) & (own > 0))
     return mask
@@ -244,7 +237,7 @@ def numbers_of_nodes(trace: Trace, nodes: Int64) -> Int64:
     number = autograd_numbers(trace)
     out: Int64 = np.where(nodes >= 0, number[np.maximum(nodes, 0)], -1)
     numbered = np.flatnonzero((number >= 0) & trace.is_any(Category.OPERATOR))
-    for lane in np.unique(trace.lane[nodes[(nodes >= 0) & (out < 0)]]):
+    for lane in unique(trace.lane[nodes[(nodes >= 0) & (out < 0)]]):
         missing = np.flatnonzero((nodes >= 0) & (out < 0) & (trace.lane[nodes] == lane))
         here = numbered[trace.lane[numbered] == lane]
         here = here[np.argsort(trace.start[here], kind="stable")]

@@ -18,6 +18,7 @@ from lumos.operators.calls import GATHERS
 from lumos.operators.shaped import ShapedOperator, elements, factors, weight_inputs
 from lumos.operators.table import Shape, of_torch
 from lumos.segment.dimensions import Shapes, shapes_of
+from lumos.trace.table import unique
 from lumos.vocabulary import DType, Phase
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _parts(shapes: Shapes) -> dict[int, set[Shape]]:
     """The matrices that this rank's innermost multiplications use as weights, as [out, in] and [in, out], by each of their sizes. A
     multiplication of tensors that are spread over ranks holds that of this rank's parts."""
     known = defaultdict[int, set[Shape]](set)
-    for i in np.unique(shapes.of_row[shapes.own]).tolist():
+    for i in unique(shapes.of_row[shapes.own]).tolist():
         o = shapes.operators[i]
         found = factors(o)
         if found is not None and of_torch(o.name) and len(o.shapes[found.second]) == 2:

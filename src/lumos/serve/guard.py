@@ -85,7 +85,8 @@ class Guard:
         length = headers.get("content-length", "0")
         if "transfer-encoding" in headers or not length.isdecimal() or int(length[:20]) > _MOST_BYTES:
             return f"a request says the length of its body, at most {_MOST_BYTES} bytes"
-        if not any(self._is_token(given) for given in (in_address, self._in_cookie(headers), _bearer(headers))):
+        bearer = headers.get("authorization", "").removeprefix("Bearer ")
+        if not any(self._is_token(given) for given in (in_address, self._in_cookie(headers), bearer)):
             return "open the address that lumos serve printed: it holds the token without which nobody else on this machine reads the job"
         return ""
 
@@ -98,10 +99,6 @@ class Guard:
         except CookieError:
             return ""
         return cookie.value if cookie is not None else ""
-
-
-def _bearer(headers: dict[str, str]) -> str:
-    return headers.get("authorization", "").removeprefix("Bearer ")
 
 
 async def _refuse(send: Send, reason: str, headers: list[tuple[bytes, bytes]]) -> None:

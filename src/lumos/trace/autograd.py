@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.trace.once import once_a_trace
-from lumos.trace.table import Category, Int64
+from lumos.trace.table import Category, Int64, unique
 
 if TYPE_CHECKING:
     from lumos.trace.table import Trace
@@ -35,9 +35,9 @@ def autograd_numbers(trace: Trace) -> Int64:
     on_lane = []
     for nth, lane in enumerate(lanes[np.argsort(first)].tolist()):
         rows = made[trace.lane[made] == lane]
-        on_lane.append(np.unique(number[rows]))
+        on_lane.append(unique(number[rows]))
         out[rows] += stride * nth
-    for one in np.unique(thread[nodes]).tolist():
+    for one in unique(thread[nodes]).tolist():
         mine = nodes[thread[nodes] == one]
         shares = [int(np.isin(number[mine], known).sum()) for known in on_lane]
         best = [i for i, share in enumerate(shares) if share == max(shares)]

@@ -15,7 +15,7 @@ import numpy as np
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
-from lumos.trace.table import Category
+from lumos.trace.table import Category, unique
 from lumos.units import count
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _newest(windows: Mapping[tuple[int, ...], Sequence[Trace]], ranks: int) -> t
 def _marks(trace: Trace) -> _Marks:
     rows = np.flatnonzero(trace.named(_MARK.fullmatch) & (trace.category != Category.GPU_ANNOTATION))
     steps = sorted(int(trace.strings[i].partition("#")[2]) for i in trace.names_of(rows)) if len(rows) else []
-    return _Marks(tuple(steps), frozenset(trace.lanes[lane].pid for lane in np.unique(trace.lane[rows]).tolist()))
+    return _Marks(tuple(steps), frozenset(trace.lanes[lane].pid for lane in unique(trace.lane[rows]).tolist()))
 
 
 def _are_windows(one: _Marks, other: _Marks) -> bool:

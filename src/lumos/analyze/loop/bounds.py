@@ -28,6 +28,7 @@ from lumos.analyze.loop.spans import hands_on
 from lumos.analyze.loop.steps import step_times
 from lumos.graph.table import Dependency, Evidence, Kind
 from lumos.intervals import EMPTY, either, union, within
+from lumos.trace.table import unique
 from lumos.units import duration
 from lumos.vocabulary import Basis, Grade
 
@@ -245,7 +246,7 @@ def _time_of(base: Steady, shares: NDArray[np.float64], windows: tuple[Int64, In
     chosen = np.flatnonzero((shares > 0) & (end > first.min()) & (start < last.max()))
     start, end, percent = start[chosen], end[chosen], np.ceil(100 * shares[chosen] - 1e-6)
     seen = EMPTY
-    for step_size in np.unique(percent)[::-1].tolist():
+    for step_size in unique(percent)[::-1].tolist():
         more = either(seen, union(start[percent == step_size], end[percent == step_size]))
         time += step_size / 100 * (within(more, first, last) - within(seen, first, last))
         seen = more

@@ -20,6 +20,7 @@ from lumos.graph.copies import task_copies
 from lumos.graph.edges import Predecessors
 from lumos.graph.lists import Lists, list_of, offsets, ordinals, places
 from lumos.simulation.durations import with_durations
+from lumos.trace.table import unique
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,7 +154,7 @@ class _Repeated:
         back = np.zeros(len(tasks), np.int64)
         owner = self.owners.step[tasks]
         elsewhere = np.flatnonzero((place < 0) & (self.owners.position[owner] >= 0))
-        for other in np.unique(owner[elsewhere]).tolist():
+        for other in unique(owner[elsewhere]).tolist():
             passes, mine = self._corresponding(other)
             if mine < 0:
                 continue

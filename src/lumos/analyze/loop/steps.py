@@ -39,6 +39,7 @@ from lumos.graph.lists import Lists, grouped
 from lumos.graph.steps import number_of
 from lumos.graph.table import Dependency, Graph, Kind, Step
 from lumos.simulation.timeline import measured
+from lumos.trace.table import unique
 from lumos.units import count, duration
 from lumos.vocabulary import Basis
 
@@ -219,7 +220,7 @@ def _members(
     works = (graph.kind != Kind.HOST) & ~beside_the_loop(graph, marked, step, launch)
     if graph.left_out is not None:
         works &= ~graph.left_out
-    owning = np.unique(step[(step >= 0) & works])
+    owning = unique(step[(step >= 0) & works])
     number = np.full(len(marked) + 1, -1, np.int32)  # the last is what index -1 finds
     number[owning] = np.arange(len(owning))
     step = number[step]

@@ -21,6 +21,7 @@ import numpy as np
 
 from lumos.graph.lists import list_of, numbered, ordinals
 from lumos.operators.sequences import align_names
+from lumos.trace.table import unique
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,13 +65,13 @@ def peers(owners: Members, *, over_steps: bool = False) -> Peers:
         _meet(owners, place)
     placed = np.flatnonzero(place >= 0)
     place[placed] = np.unique(place[placed], return_inverse=True)[1]
-    pairs = np.unique(np.stack([place[placed], owners.step[placed]]), axis=1)
     recorded = np.zeros(len(owners.steps), np.int64)
     for parts in compare:
         recorded[list(parts)] = len(parts)
     compared = np.zeros(_above(place), np.int64)
     compared[place[placed]] = recorded[owners.step[placed]]
-    return Peers(place, np.bincount(pairs[0], minlength=_above(place)).astype(np.int64), compared)
+    in_steps = unique(place[placed] * len(owners.steps) + owners.step[placed]) // len(owners.steps)
+    return Peers(place, np.bincount(in_steps, minlength=_above(place)).astype(np.int64), compared)
 
 
 def _roles(owners: Members, symbol: Int64) -> Int64:
@@ -78,8 +79,9 @@ def _roles(owners: Members, symbol: Int64) -> Int64:
     graph = owners.graph
     owned = np.flatnonzero(owners.step >= 0)
     works: list[Counter[int]] = [Counter() for _ in graph.processors]
-    pairs, counts = np.unique(np.stack([graph.processor[owned], symbol[owned]]), axis=1, return_counts=True)
-    for processor, name, count in zip(*pairs.tolist(), counts.tolist(), strict=True):
+    pairs, counts = np.unique(graph.processor[owned] * _above(symbol) + symbol[owned], return_counts=True)
+    for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        processor, name = divmod(pair, _above(symbol))
         works[processor][name] = count
     role = np.arange(len(graph.processors))
     first: list[int] = []  # the first processor of every role
@@ -110,7 +112,7 @@ def _by_role(tasks: Sequence[Int64], role: Int64) -> dict[int, list[Int64]]:
     out: dict[int, list[Int64]] = {}
     for of_rank in tasks:
         of_role = role[of_rank]
-        for number in np.unique(of_role).tolist():
+        for number in unique(of_role).tolist():
             out.setdefault(number, []).append(of_rank[of_role == number])
     return out
 

@@ -33,6 +33,7 @@ from lumos.result import Shown
 from lumos.simulation import Timeline, measured, simulate
 from lumos.simulation.freeze import freeze, sweep
 from lumos.stages import stage
+from lumos.trace.table import unique
 from lumos.units import duration
 
 if TYPE_CHECKING:
@@ -198,9 +199,9 @@ def _shares(
     stage_of = [None] * len(graph.ranks) if stage is None else stage.tolist()
     by_rank = [RankShare(*share(own & (owners.rank == i), computes), rank, stage_of[i]) for i, rank in enumerate(graph.ranks)]
     by_stage = (
-        [] if stage is None else [StageShare(*share(own & (stage[owners.rank] == s), computes), s) for s in np.unique(stage).tolist()]
+        [] if stage is None else [StageShare(*share(own & (stage[owners.rank] == s), computes), s) for s in unique(stage).tolist()]
     )
-    by_class = [ClassShare(*share(counted & (label == i)), classes.labels[i]) for i in np.unique(label[_takes_time(graph, counted)])]
+    by_class = [ClassShare(*share(counted & (label == i)), classes.labels[i]) for i in unique(label[_takes_time(graph, counted)])]
     return by_rank, by_stage, by_class
 
 

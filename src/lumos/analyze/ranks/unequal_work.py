@@ -9,6 +9,7 @@ import numpy as np
 from lumos.analyze.ranks.straggler_causes import SHORTEST
 from lumos.diagnostics import Diagnostic
 from lumos.graph.table import Graph, Kind
+from lumos.trace.table import unique
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _lacking(graph: Graph, owners: Members, compared: NDArray[np.bool_], peers: 
     out = []
     for i, _ in enumerate(graph.ranks):
         own = peers.place[compared & (owners.rank == i)]
-        out.append(wanted - int(common[np.unique(own)].sum()))
+        out.append(wanted - int(common[unique(own)].sum()))
     return out
 
 
@@ -80,7 +81,7 @@ def _by_class(graph: Graph, owners: Members, classes: EqualWork, counted: NDArra
     number: Int64 = np.bincount(owners.rank[own] * shape[1] + classes.label[own], minlength=shape[0] * shape[1]).reshape(shape)
     stage = np.zeros(len(graph.ranks), np.int64) if classes.stage is None else classes.stage
     said = []
-    for one_stage in np.unique(stage):
+    for one_stage in unique(stage):
         ranks = np.flatnonzero(stage == one_stage)
         for label in np.flatnonzero(np.ptp(number[ranks], axis=0)):
             counts = number[ranks, label]

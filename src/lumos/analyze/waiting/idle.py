@@ -23,6 +23,7 @@ from lumos.analyze.waiting.slack import slack
 from lumos.graph.lists import list_of
 from lumos.graph.table import Dependency, Kind
 from lumos.intervals import Union, union
+from lumos.trace.table import unique
 
 if TYPE_CHECKING:
     from lumos.analyze.loop.steps import Members
@@ -86,7 +87,7 @@ def idle_intervals(timeline: Timeline, owners: Members, interval: tuple[Int64, I
     causes = device_causes(timeline, owners)
     start, end = interval
     rank, step_rank = owners.rank[causes.task], owners.step_rank()
-    rows = {int(position): np.flatnonzero(rank == position) for position in np.unique(step_rank)}
+    rows = {int(position): np.flatnonzero(rank == position) for position in unique(step_rank)}
     own = [rows[int(position)] for position in step_rank]
     return tuple(split(timeline, causes, here, int(start[i]), int(end[i])) if len(here) else None for i, here in enumerate(own))
 

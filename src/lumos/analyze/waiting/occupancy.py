@@ -18,6 +18,7 @@ import numpy as np
 
 from lumos.graph.occupancy import EARLY_WAVES
 from lumos.graph.table import Dependency, Occupancy
+from lumos.trace.table import unique
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,9 +77,9 @@ def last_full(timeline: Timeline, waits: Waiting, ready: Int64) -> LastFull:
     number = np.array([numbers.setdefault((p.rank, p.device), len(numbers)) for p in graph.processors], np.int32)
     device = number[holds.stream]
     earliest = int(timeline.start.min(initial=0))
-    for one_device in np.unique(device):
+    for one_device in unique(device):
         shared = np.flatnonzero(device == one_device)
-        for stream in np.unique(holds.stream[shared]):
+        for stream in unique(holds.stream[shared]):
             own, others = holds.only(shared[holds.stream[shared] == stream]), holds.only(shared[holds.stream[shared] != stream])
             begin, until, holder = _full_periods(others)
             last = np.searchsorted(begin, own.start, side="left") - 1
@@ -121,7 +122,7 @@ def _full_periods(holds: _Holds) -> _Periods:
     by_start, by_end = np.argsort(holds.start, kind="stable"), np.argsort(holds.end, kind="stable")
     start, end = holds.start[by_start], holds.end[by_end]
     taken, released = (np.concatenate(([0], np.cumsum(holds.share[order]))) for order in (by_start, by_end))
-    time = np.unique(np.concatenate((start, end)))
+    time = unique(start, end)
 
     def held(side: Literal["left", "right"]) -> NDArray[np.bool_]:
         """Whether the device is full just before ("left") or after ("right") each time."""

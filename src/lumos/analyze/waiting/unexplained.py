@@ -21,6 +21,7 @@ from lumos.analyze.waiting.idle import TOLERANCE_NS, Unexplained, unexplained_op
 from lumos.analyze.waiting.occupancy import NEVER
 from lumos.graph.table import Kind
 from lumos.intervals import union, within
+from lumos.trace.table import unique
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,7 +69,7 @@ def unexplained_times(timeline: Timeline, owners: Members) -> tuple[UnexplainedT
     idle = _within_ranks(owners, *_unexplained(timeline, owners), start, end) / length
     if is_operation_level(graph):
         idle = _mean_over_ranks(owners, idle)
-    tasks = np.union1d(np.flatnonzero(owners.prefix), graph.release_task[owners.on_device[graph.release_task]])
+    tasks = unique(np.flatnonzero(owners.prefix), graph.release_task[owners.on_device[graph.release_task]].astype(np.int64))
     prefix = _within_ranks(owners, tasks, timeline.start[tasks], timeline.end[tasks], start, end) / length
     too_few = _too_few_operations(owners) if is_operation_level(graph) else _too_few_tasks(owners)
     held_up = _held_up(timeline, owners, start, end) / length
@@ -84,7 +85,7 @@ def _kept_wait(timeline: Timeline, owners: Members) -> Int64:
     graph = timeline.graph
     task, out = graph.unclaimed_wait_task, np.zeros(len(owners.steps), np.int64)
     begin = timeline.start[task]
-    for step in np.unique(owners.step[task]):
+    for step in unique(owners.step[task]):
         own = owners.step[task] == step
         if step >= 0:
             out[step] = union(begin[own], (begin + graph.unclaimed_wait_time)[own]).total
@@ -128,7 +129,7 @@ def _within_ranks(owners: Members, task: Int64, start: Int64, end: Int64, opens:
     """For every step [opens, closes): the time in it that intervals [start, end) of tasks of its rank cover, int64[steps] ns."""
     out = np.zeros(len(owners.steps), np.int64)
     step_rank = owners.step_rank()
-    for rank in np.unique(owners.rank[task]):
+    for rank in unique(owners.rank[task]):
         steps, here = np.flatnonzero(step_rank == rank), owners.rank[task] == rank
         out[steps] = within(union(start[here], end[here]), opens[steps], closes[steps])
     return out
@@ -146,7 +147,7 @@ def _too_few_tasks(owners: Members) -> list[str]:
     """For each step, why the steps of its rank have too few tasks together to be scored; empty where they have enough."""
     graph, step_rank = owners.graph, owners.step_rank()
     reasons: dict[int, str] = {}
-    for rank in np.unique(step_rank).tolist():
+    for rank in unique(step_rank).tolist():
         tasks = np.concatenate([owners.tasks(i) for i in np.flatnonzero(step_rank == rank).tolist()])
         operators = _rows(owners, tasks[graph.kind[tasks] == Kind.OPERATOR])
         if owners.on_device[owners.of_rank(rank)].any():
@@ -180,4 +181,4 @@ def _too_unknown(kept_wait: float, prefix: float) -> str:
 def _rows(owners: Members, tasks: Int64) -> int:
     """Operators among tasks: an operator cut into several slices counts once."""
     event = owners.graph.event[tasks]
-    return len(np.unique(event[event >= 0])) + int((event < 0).sum())
+    return len(unique(event[event >= 0])) + int((event < 0).sum())

@@ -19,7 +19,7 @@ from lumos.graph.steps import MARK
 from lumos.graph.table import Graph, Step
 from lumos.simulation import simulate
 from lumos.trace.chakra.schema import NodeType
-from lumos.trace.table import ABSENT, Int64
+from lumos.trace.table import ABSENT, Int64, unique
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -179,7 +179,7 @@ def _transfers(
     facts, ranks = workload.communication, ranks_of(workload)
     symbol = symbol[facts.node]
     size = np.array([row[2] for program in programs for row in program.comm], np.float64) * growth.size[symbol]
-    for i in (i for i in np.unique(symbol).tolist() if model.symbols[i].transfer):
+    for i in (i for i in unique(symbol).tolist() if model.symbols[i].transfer):
         own = model.symbols[i]
         these = facts.node[symbol == i]
         takes = np.maximum(transfer_times(own.transfer, size[symbol == i], ranks[symbol == i].astype(np.float64)), 1)

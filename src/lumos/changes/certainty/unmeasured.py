@@ -28,7 +28,7 @@ from lumos.graph.loaders import from_processes
 from lumos.graph.table import Dependency, Evidence, Kind
 from lumos.simulation import simulate
 from lumos.simulation.durations import scale
-from lumos.trace.table import Category
+from lumos.trace.table import Category, unique
 from lumos.units import duration
 from lumos.vocabulary import Grade
 
@@ -132,7 +132,7 @@ def inferred_event_waits(graph: Graph, job: Job) -> tuple[str, ...]:
     have been an earlier one."""
     on_event = list_of(graph.pred_offset)[graph.pred_kind == Dependency.SYNC]
     known = any((trace.category == Category.SYNC).any() for trace in job.traces)
-    return () if known else tuple(graph.names[i] for i in np.unique(graph.name[on_event]).tolist())
+    return () if known else tuple(graph.names[i] for i in unique(graph.name[on_event]).tolist())
 
 
 def asks_for_events(graph: Graph) -> bool:

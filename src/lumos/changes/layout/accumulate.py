@@ -23,7 +23,7 @@ from lumos.graph.table import Kind
 from lumos.operators.shaped import elements
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.weights import Gradient, gradients, weights
-from lumos.trace.table import Category
+from lumos.trace.table import Category, unique
 from lumos.vocabulary import Phase
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def accumulation_ns(layout: MeasuredLayout) -> int:
             if passes[item.piece] and item.thread_of < 0:
                 runs[step].append(item.piece)
     for step, pieces in runs.items():
-        recorded = np.unique(pieces)
+        recorded = sorted(set(pieces))
         total[step] += max(0.0, cost[pieces].sum() - len(pieces) / len(recorded) * cost[recorded].sum())
     return round(max(total.values(), default=0.0))
 
@@ -116,7 +116,7 @@ def launching(layout: MeasuredLayout, position: int, trace: Trace) -> Launching:
     if not launches.any():
         return Launching(own, EXCHANGE_CALLS * own)
     took = np.bincount(inside[inside >= 0], graph.duration[tasks[inside >= 0]])
-    return Launching(own, float(np.median(took[np.unique(inside[launches])])))
+    return Launching(own, float(np.median(took[unique(inside[launches])])))
 
 
 def operator_ns(layout: MeasuredLayout, position: int, trace: Trace) -> float:

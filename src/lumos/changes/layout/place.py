@@ -28,7 +28,7 @@ from lumos.graph.copies import task_copies
 from lumos.graph.edges import Edges
 from lumos.graph.lists import Lists, end_to_end, grouped, list_of, places
 from lumos.graph.table import Dependency, Kind, Waits
-from lumos.trace.table import ABSENT
+from lumos.trace.table import ABSENT, unique
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -178,7 +178,7 @@ class _Copies:
         at = np.repeat(np.arange(len(self.source)), copies)
         edge = inside[places(first, copies)]
         source = self.new[self.start[self.instance[at]] + self.place_in_piece[before[edge]]]
-        for k in np.unique(kind[edge]) if len(edge) else ():
+        for k in unique(kind[edge]) if len(edge) else ():
             same = kind[edge] == k
             edges.add(source[same], at[same], Dependency(int(k)))
         self._across(edges, after, before, kind, np.flatnonzero(~same_piece))

@@ -37,6 +37,7 @@ from lumos.operators.kernel_formats import rounds_to_tf32
 from lumos.operators.shaped import has_rate, type_of
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.weights import gradients
+from lumos.trace.table import excluding
 from lumos.vocabulary import DType, Phase, Precision
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _without_casts(layout: MeasuredLayout, job: Job) -> MeasuredLayout:
             rows = np.flatnonzero(np.isin(facts.task, mine)).tolist() if facts is not None else []
             layout = regroup(layout, rows, lambda before: (before.of(2.0),))
             kernels = mine[update[mine] & owners.on_device[mine] & (graph.kind[mine] == Kind.KERNEL)]
-            unseen = np.setdiff1d(kernels, work.of(lambda o: any(o.shapes)))
+            unseen = excluding(kernels, work.of(lambda o: any(o.shapes)))
             prices.multiply(unseen, around(2.0, BYTES_INTERVAL, KERNEL_FLOOR))
         gone = _inside_casts(layout, position, trace, work)
         prices.multiply(gone, GONE)

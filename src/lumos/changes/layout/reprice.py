@@ -38,6 +38,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.graph.lists import equal_rows
 from lumos.operators.kernel_formats import in_tf32, rounds_to_tf32, type_by_name
 from lumos.operators.shaped import convolution_work, has_rate, type_of
+from lumos.trace.table import unique
 from lumos.units import count as counted
 from lumos.vocabulary import DType
 
@@ -178,7 +179,7 @@ class _Rank:
         self.core = core_of(self.graph, self.work) if moves[0].devices.before is None else None
         self.blocks = attention_blocks(self.graph, trace, self.work)
         rounding = self.work.number[multiplying.rounds[self.work.tasks]]
-        self.rounding = {self.work.operators[i] for i in np.unique(rounding[rounding >= 0]).tolist()}
+        self.rounding = {self.work.operators[i] for i in unique(rounding[rounding >= 0]).tolist()}
 
     def around(self, calls: _Alike) -> Ratio:
         """By what the time of nodes is multiplied with such operators inside."""
@@ -218,7 +219,7 @@ class _Rank:
         was, now = self._computed(calls, before, devices.before), self._computed(calls, after, devices.after)
         alike, beside = self._by_class(calls.tasks, devices, was, now)
         ratio = self._ratio(calls, calls.tasks[alike], move, was, now)
-        out.times.multiply(alike, ratio.carried(float(out.times.ns[alike].sum()) / len(np.unique(calls.rows))))
+        out.times.multiply(alike, ratio.carried(float(out.times.ns[alike].sum()) / len(unique(calls.rows))))
         if beside.any():
             out.times.multiply(beside, passing(was, now, devices))
         out.far[alike] |= ratio.far
@@ -251,7 +252,7 @@ class _Rank:
         if not falls or device is None or dtype not in device.peak_flops:
             return ratio
         flops = counted_operators(self.trace)
-        known = [flops[row][1] for row in np.unique(calls.rows).tolist() if row in flops]
+        known = [flops[row][1] for row in unique(calls.rows).tolist() if row in flops]
         least_ns = 1e9 * sum(known) / max(len(known), 1) / float(device.peak_flops[dtype])
-        measured_ns = float(self.graph.duration[tasks].sum()) / len(np.unique(calls.rows))
+        measured_ns = float(self.graph.duration[tasks].sum()) / len(unique(calls.rows))
         return ratio._replace(modelled=least_ns if least_ns < measured_ns else 0.0)

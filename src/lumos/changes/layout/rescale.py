@@ -43,7 +43,7 @@ from lumos.operators.shaped import (
     type_of,
 )
 from lumos.operators.table import without_work
-from lumos.trace.table import Category, Int64, Trace
+from lumos.trace.table import Category, Int64, Trace, unique
 from lumos.vocabulary import Direction, DType
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ def holding(trace: Trace, rows: Sequence[int], like: Callable[[str], bool]) -> l
     outer = np.flatnonzero(trace.is_any(Category.OPERATOR) & trace.named(like))
     inner = np.array(rows, np.int64)
     found = set(rows)
-    for lane in np.unique(trace.lane[inner]).tolist() if rows else ():
+    for lane in unique(trace.lane[inner]).tolist() if rows else ():
         spans, starts = outer[trace.lane[outer] == lane], np.sort(trace.start[inner[trace.lane[inner] == lane]])
         begin, end = trace.start[spans], trace.start[spans] + trace.duration[spans]
         found |= set(spans[np.searchsorted(starts, end, "left") > np.searchsorted(starts, begin, "left")].tolist())
@@ -345,7 +345,7 @@ def largest_inside(trace: Trace, rows: Int64, shapes: Shapes) -> Int64:
     size = np.array([touched(o) for o in shapes.operators], np.int64)[shapes.of_row[inner]]
     chosen, of_chosen = np.unique(rows, return_inverse=True)
     largest = np.full(len(chosen), -1, np.int64)
-    for lane in np.unique(trace.lane[chosen]):
+    for lane in unique(trace.lane[chosen]):
         here, asked = np.flatnonzero(trace.lane[inner] == lane), np.flatnonzero(trace.lane[chosen] == lane)
         start = trace.start[inner[here]]
         low = np.searchsorted(start, trace.start[chosen[asked]], "left")

@@ -21,7 +21,7 @@ import numpy as np
 from lumos.graph.joined.collectives import is_cpu_collective, issuers
 from lumos.graph.lists import ordinals
 from lumos.graph.places import places_in_code, step_at
-from lumos.trace.table import ABSENT, Category
+from lumos.trace.table import ABSENT, Category, unique
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,7 +99,7 @@ def shortened(slices: HostSlices, source: Int64) -> HostSlices:
     late = pause[slices.end[source[pause]] > slices.end[pause]]
     start, end = slices.start.copy(), slices.end.copy()
     np.minimum.at(end, source[late], slices.end[late])
-    cut = np.unique(source[late])
+    cut = unique(source[late])
     after = cut[cut + 1 < len(slices)] + 1
     after = after[(slices.lane[after] == slices.lane[after - 1]) & (slices.row[after] < 0)]
     start[after] = end[after - 1]

@@ -22,7 +22,7 @@ from lumos.graph.lists import numbered, ordinals
 from lumos.graph.places import step_at
 from lumos.graph.waits.issued import NO_TIME, Issued
 from lumos.graph.waits.solve import Awaitable, OpenWaits, work_for
-from lumos.trace.table import ABSENT
+from lumos.trace.table import ABSENT, unique
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -155,7 +155,7 @@ def _issues(trace: Trace, slices: HostSlices, found: Awaited) -> Int64:
     begins = np.flatnonzero(found.issuer >= 0)
     issuer = found.issuer[begins]
     until = np.minimum(slices.start[begins], trace.start[issuer] + trace.duration[issuer])
-    for lane in np.unique(trace.lane[issuer]):
+    for lane in unique(trace.lane[issuer]):
         low, high = np.searchsorted(slices.lane, np.array((lane, lane + 1), np.int32))
         here = np.flatnonzero(trace.lane[issuer] == lane)
         done = np.searchsorted(slices.end[low:high], until[here], "right")

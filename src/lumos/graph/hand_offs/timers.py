@@ -17,7 +17,7 @@ from lumos.graph.hand_offs.threads import is_backward_node
 from lumos.graph.joined.collectives import is_cpu_collective, is_issuing
 from lumos.graph.places import places_in_code
 from lumos.graph.steps import is_step_mark
-from lumos.trace.table import Category, Int32, Int64, Trace
+from lumos.trace.table import Category, Int32, Int64, Trace, unique
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,13 +37,13 @@ def timers(trace: Trace, slices: HostSlices, anchors: Int32, shortest: int) -> N
     out[operators] = False
     out[trace.lane[anchors]] = False
     marks = np.flatnonzero(is_step_mark(trace))
-    if len(np.unique(trace.start[marks])) < 2:
+    if len(unique(trace.start[marks])) < 2:
         return out
     takes_part = np.zeros(len(trace.lanes), bool)
     takes_part[trace.lane[anchors]] = True
     takes_part[trace.lane[marks]] = True
     takes_part[trace.lane[is_cpu_collective(trace) | is_issuing(trace) | is_backward_node(trace)]] = True
-    judged = [lane for lane in np.unique(operators).tolist() if not takes_part[lane]]
+    judged = [lane for lane in unique(operators).tolist() if not takes_part[lane]]
     if judged:
         looped = trace.lane[marks[0]]
         loop = places_in_code(trace, np.flatnonzero((trace.lane == looped) & (trace.category == Category.OPERATOR)))

@@ -18,7 +18,7 @@ from lumos.graph.lists import numbered
 from lumos.graph.places import step_at
 from lumos.graph.waits.solve import WAKE_UP, in_steps
 from lumos.intervals import Union, union, within
-from lumos.trace.table import Category
+from lumos.trace.table import Category, excluding
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,7 +95,7 @@ def _until_device_is_idle(works: Union, start: Int64, end: Int64) -> Int64:
 
 def _usual(place: Int64, kept: Int64, waits: Int64) -> tuple[Int64, NDArray[np.bool_]]:
     """What is usual at the place of each of `waits`, ns: the median of `kept` of the other slices there; and whether there are any."""
-    others = np.setdiff1d(np.flatnonzero(np.isin(place, place[waits])), waits)
+    others = excluding(np.flatnonzero(np.isin(place, place[waits])), waits)
     order = others[np.lexsort((kept[others], place[others]))]
     low, high = (np.searchsorted(place[order], place[waits], side) for side in ("left", "right"))
     return np.where(high > low, np.append(kept[order], 0)[(low + high) // 2], 0), high > low

@@ -20,7 +20,7 @@ import numpy as np
 
 from lumos.graph.steps import number_of
 from lumos.graph.table import Dependency
-from lumos.trace.table import ABSENT, Int32, Int64
+from lumos.trace.table import ABSENT, Int32, Int64, excluding, unique
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def match(graph: Graph, facts: Collectives, world: int | None) -> Matching:
     out.alone.append((Alone.NO_PEER, facts.task[unknown]))
     for index in _groups(facts, ~carries & ~unknown):
         order = index[np.argsort(issued.start[index], kind="stable")]
-        lanes = {r: order[rank[order] == r] for r in np.unique(rank[order]).tolist()}
+        lanes = {r: order[rank[order] == r] for r in unique(rank[order]).tolist()}
         size = _size(facts, index, world, len(graph.ranks))
         if len(lanes) > 1:
             _match_group(facts, issued, lanes, len(lanes) >= size, out)
@@ -147,7 +147,7 @@ def _steps(graph: Graph, facts: Collectives) -> Int64:
 
 def _groups(facts: Collectives, wanted: NDArray[np.bool_]) -> Iterator[Int64]:
     """Indices of the collectives of each group. Those of unknown group are treated as one group."""
-    for group in np.unique(facts.group[wanted]):
+    for group in unique(facts.group[wanted]):
         yield np.flatnonzero(wanted & (facts.group == group))
 
 
@@ -170,7 +170,7 @@ def _match_group(facts: Collectives, issued: _Issued, by_rank: dict[int, Int64],
     """Add the rendezvous of one group. by_rank: for each member, the indices of its collectives in order."""
     lanes = list(by_rank.values())
     kinds = [facts.kinds[k] for k in facts.kind]
-    numbered = all((facts.sequence[lane] >= 0).all() and len(np.unique(facts.sequence[lane])) == len(lane) for lane in lanes)
+    numbered = all((facts.sequence[lane] >= 0).all() and len(unique(facts.sequence[lane])) == len(lane) for lane in lanes)
     columns = [np.arange(len(lanes[0]))]
     if numbered:  # ranks may begin collectives of several streams in another order
         columns += [_by_number(facts.sequence[lanes[0]], facts.sequence[lane]) for lane in lanes[1:]]
@@ -183,7 +183,7 @@ def _match_group(facts: Collectives, issued: _Issued, by_rank: dict[int, Int64],
     chosen = np.stack([lane[partner[full, j]] for j, lane in enumerate(lanes)], axis=1)
     if numbered:
         chosen = chosen[_agree(facts, chosen)]
-    left = np.setdiff1d(np.concatenate(lanes), chosen)
+    left = excluding(np.concatenate(lanes), chosen)
     out.alone.append((Alone.NO_PARTNER, facts.task[left]))
     exact = all(len(lane) == len(lanes[0]) for lane in lanes) and not len(left)
     how, confidence = (How.NUMBER, 1.0) if numbered else (How.ORDER, 0.9 if exact else 0.7)

@@ -18,7 +18,7 @@ import numpy as np
 from lumos.characters import is_whole
 from lumos.graph.joined.arguments import integer, shape_bytes, text
 from lumos.graph.places import Ranges
-from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
+from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace, excluding, unique
 from lumos.vocabulary import CollectiveKind, DType
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def coalesced_rows(trace: Trace, calls: Int32, source: Int64) -> list[list[int]]
     launched = np.flatnonzero(calls >= 0)
     at = calls[launched]
     holding = Ranges(trace, rows).at(trace.lane[at], trace.start[at])  # also where the kernel's own row states the facts
-    waiting = np.setdiff1d(rows, np.union1d(source, holding))
-    for lane in np.unique(trace.lane[waiting]):
+    waiting = excluding(rows, unique(source, holding))
+    for lane in unique(trace.lane[waiting]):
         own = waiting[trace.lane[waiting] == lane]
         own = own[np.argsort(trace.start[own], kind="stable")]
         here = launched[trace.lane[calls[launched]] == lane]

@@ -13,7 +13,7 @@ import numpy as np
 
 from lumos.graph.steps import is_step_mark
 from lumos.graph.table import Evidence
-from lumos.trace.table import Category, Origin, Trace
+from lumos.trace.table import Category, Origin, Trace, unique
 from lumos.units import count
 from lumos.vocabulary import Grade
 
@@ -101,7 +101,7 @@ def _identical(traces: Sequence[Trace]) -> Iterator[Evidence]:
     for group in alike.values():
         first, *others = group
         same = [trace.rank for trace in others if _same_rows(first, trace)]
-        if same and len(np.unique(first.duration)) >= FEWEST_TIMES:
+        if same and len(unique(first.duration)) >= FEWEST_TIMES:
             message = f"{listed([first.rank, *same])} are one recording under several ranks: their rows are the same to the nanosecond"
             yield Evidence("ranks-identical", message, Grade.UNSOUND)
 

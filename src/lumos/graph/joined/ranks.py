@@ -19,7 +19,7 @@ from lumos.graph.joined.matching import Alone, How, match, measured_times
 from lumos.graph.joined.messages import SIDES
 from lumos.graph.lists import end_to_end, grouped, list_of
 from lumos.graph.table import Dependency
-from lumos.trace.table import ABSENT, Int32, Int64
+from lumos.trace.table import ABSENT, Int32, Int64, unique
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -208,7 +208,7 @@ def _mark_unknown(graph: Graph, matches: Sequence[Matches], alone: Sequence[tupl
         )
     if not parts:
         return graph
-    task = np.unique(np.concatenate((*by_reason.values(), bound))).astype(np.int32)
+    task = unique(*by_reason.values(), bound).astype(np.int32)
     start, end = measured_times(graph)
     share = float((end[task] - start[task]).sum()) / max(1, sum(s.end - s.start for s in graph.steps))
     finding = Diagnostic("waiting-unknown", f"{'; '.join(parts)}; together they last {share:.1%} of the steps")

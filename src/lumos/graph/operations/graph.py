@@ -28,7 +28,7 @@ from lumos.graph.operations.order import passes_fed, program_order, with_transfe
 from lumos.graph.operations.table import Operations, recorded
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor, Step
 from lumos.trace.operations import KNOWN, LANES, STEP_GAP_NS, STEP_MARK
-from lumos.trace.table import ABSENT, Int64, Job
+from lumos.trace.table import ABSENT, Int64, Job, excluding, unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -131,7 +131,7 @@ def _delays(ops: Operations, before: Int64, after: Int64, in_fit: _Mask) -> dict
         calls = np.flatnonzero((behind == number) & in_fit)
         smallest = [
             min(_medians(ops.start[own] - ended[own], ops.rank[own]))
-            for own in (calls[ops.step[calls] == s] for s in np.unique(ops.step[calls]))
+            for own in (calls[ops.step[calls] == s] for s in unique(ops.step[calls]))
         ]
         usual = int(np.median(smallest)) if smallest else 0
         if usual >= LEAST_DELAY_NS:
@@ -141,7 +141,7 @@ def _delays(ops: Operations, before: Int64, after: Int64, in_fit: _Mask) -> dict
 
 def _medians(values: Int64, group: Int64) -> list[float]:
     """The median of the values of each group."""
-    return [float(np.median(values[group == g])) for g in np.unique(group)]
+    return [float(np.median(values[group == g])) for g in unique(group)]
 
 
 def _between_recorded(ops: Operations, before: Int64, after: Int64) -> _Mask:
@@ -185,7 +185,7 @@ def _with_host(ops: Operations, duration: Int64, before: Int64, after: Int64, de
     np.maximum.at(ended, after[chain], ops.end[before[chain]])
     delay_behind = np.array([*(delay.get(name, 0) for name in ops.names), 0], np.int64)[behind]
     first = np.unique(ops.step, return_index=True)[1][1:]
-    free, last = np.setdiff1d(every, after), np.setdiff1d(every, before)
+    free, last = excluding(every, after), excluding(every, before)
     delayed = every[(delay_behind > 0) & (call == every)]
 
     def host(at: Int64, name: Int64, lane: Int64, start: Int64, end: Int64) -> Operations:

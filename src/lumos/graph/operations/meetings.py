@@ -16,6 +16,7 @@ import numpy as np
 
 from lumos.graph.lists import end_to_end
 from lumos.trace.operations import KNOWN, Meets
+from lumos.trace.table import unique
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,7 +104,7 @@ def _transfers(ops: Operations, meeting: Int64, offset: Int64, members: Int64) -
     arrival = np.maximum.reduceat(ops.start[members], offset[:-1])
     transfer[members] = ops.end[members] - arrival[meeting[members]]
     wrong = (meeting >= 0) & (transfer < 0)
-    for name in np.unique(ops.name[wrong]):
+    for name in unique(ops.name[wrong]):
         alike = (meeting >= 0) & (ops.name == name) & ~wrong
         transfer[wrong & (ops.name == name)] = int(np.median(transfer[alike])) if alike.any() else 0
     return transfer, int(wrong.sum())

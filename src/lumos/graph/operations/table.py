@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lumos.trace.operations import KNOWN, PLACE, STEP_MARK, RecordedPlan, recorded_plan
-from lumos.trace.table import ABSENT, Category, Int64, Job
+from lumos.trace.table import ABSENT, Category, Int64, Job, unique
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def recorded(job: Job) -> Operations:
         mark = np.searchsorted(trace.start[marks], trace.start[rows], side="right") - 1
         start = trace.start[rows] - trace.start[marks[mark]]
         renumbered = np.full(len(trace.strings), ABSENT, np.int64)
-        for i in np.unique(trace.name[rows]).tolist():
+        for i in unique(trace.name[rows]).tolist():
             renumbered[i] = names.setdefault(trace.strings[i], len(names))
         own = [rows * 0 + position, number[mark], renumbered[trace.name[rows]], trace.lane[rows], start, start + trace.duration[rows], rows]
         parts.append(np.array([*own, *(trace.dense(key)[rows] for key in PLACE)], np.int64))

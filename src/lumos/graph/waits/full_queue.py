@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.graph.waits.solve import LONG_CALL, WAKE_UP
+from lumos.trace.table import unique
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -91,7 +92,7 @@ def _at_begin(trace: Trace, work: DeviceWork, call: Int32, held_up: Int64) -> ND
     took, name, waited = trace.duration[call], trace.name[call], np.zeros(len(call), bool)
     if len(held_up):
         waited = trace.start[call] < work.start[held_up].min()
-    for each in np.unique(name[waited]).tolist():
+    for each in unique(name[waited]).tolist():
         same = name == each
         waited[same] &= took[same] >= np.quantile(took[same], QUICK) + LONG_CALL
     return waited

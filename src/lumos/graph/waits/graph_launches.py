@@ -14,7 +14,7 @@ import numpy as np
 from lumos.graph.launches import of_graph_launches
 from lumos.graph.places import Ranges
 from lumos.graph.waits.issued import Issued
-from lumos.trace.table import ABSENT
+from lumos.trace.table import ABSENT, unique
 
 if TYPE_CHECKING:
     from lumos.graph.launches import DeviceWork
@@ -26,7 +26,7 @@ def graph_order(trace: Trace, work: DeviceWork) -> tuple[Int64, Int64]:
     in_graph = of_graph_launches(trace, work)
     if not in_graph.any():
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    graphs, issued = np.unique(work.call[in_graph]), Issued.of(work)
+    graphs, issued = unique(work.call[in_graph]), Issued.of(work)
     stream = _current_streams(trace, work, np.flatnonzero((work.call >= 0) & ~in_graph), graphs)
     before, after = issued.last_before(stream, trace.start[graphs]), issued.next_after(stream, trace.start[graphs] + 1)
     members = np.flatnonzero(in_graph)

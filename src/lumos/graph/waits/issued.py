@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
+from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace, unique
 
 if TYPE_CHECKING:
     from lumos.graph.launches import DeviceWork
@@ -56,7 +56,7 @@ class Issued:
     def _last(self, ascending: Int64, stream: int | Int64, time: Int64, side: Literal["left", "right"]) -> Int64:
         """Index of the last work on a stream up to each time, by a column that ascends on every stream; ABSENT where there is none."""
         of, out = np.broadcast_to(stream, time.shape), np.full(len(time), ABSENT, np.int64)
-        for each in np.unique(of[of >= 0]).tolist():
+        for each in unique(of[of >= 0]).tolist():
             low, high = self.bounds[each : each + 2].tolist()
             here = np.flatnonzero(of == each)
             at = np.searchsorted(ascending[low:high], time[here], side)
@@ -118,7 +118,7 @@ def noted(trace: Trace, work: DeviceWork, calls: Int32) -> Notes:
 def _streams(work: DeviceWork, device: Int64, stream: Int64) -> Int64:
     """The indices of named streams; of a name that one device alone has, that of this."""
     out = np.full(len(stream), ABSENT, np.int64)
-    for name in np.unique(stream[stream != ABSENT]).tolist():
+    for name in unique(stream[stream != ABSENT]).tolist():
         alike = {d: i for i, (d, s) in enumerate(work.streams) if s == name}
         only = next(iter(alike.values())) if len(alike) == 1 else UNUSED
         here = stream == name

@@ -20,7 +20,7 @@ import numpy as np
 from lumos.graph.lists import grouped, numbered, ordinals
 from lumos.graph.places import step_at
 from lumos.graph.waits.issued import BEFORE, NO_TIME, Issued
-from lumos.trace.table import ABSENT, Int32, Int64, Trace
+from lumos.trace.table import ABSENT, Int32, Int64, Trace, unique
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +66,7 @@ def _kernels_around(trace: Trace, work: DeviceWork, rows: Int32 | Int64) -> tupl
     before, after = np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.int64)
     launched = np.flatnonzero(work.call >= 0)
     launched = launched[np.argsort(trace.start[work.call[launched]], kind="stable")]
-    for thread in np.unique(trace.lane[rows]):
+    for thread in unique(trace.lane[rows]):
         mine = launched[trace.lane[work.call[launched]] == thread]
         here = np.flatnonzero(trace.lane[rows] == thread)
         at = np.searchsorted(trace.start[work.call[mine]], trace.start[rows[here]], "left")
@@ -171,7 +171,7 @@ def _ranked(issued: Issued, waits: OpenWaits, awaitable: Sequence[Awaitable], wi
     stream, _, wait = np.nonzero(explains)
     known = set(zip(waits.stream[wait].tolist(), stream.tolist(), strict=True))
     before = np.full(len(waits.stream), BEFORE)
-    for each in np.unique(waits.stream):
+    for each in unique(waits.stream):
         times, at = np.unique(waits.called[waits.stream == each], return_inverse=True)
         before[waits.stream == each] = np.append(BEFORE, times)[at]
     out, likeliest = list[_Candidate](), dict[int, int]()

@@ -21,7 +21,7 @@ from lumos.graph.calls import Call
 from lumos.graph.places import Ranges
 from lumos.graph.waits.issued import Issued, Notes, issued_together, noted
 from lumos.graph.waits.solve import Awaitable, OpenWaits, repetitions, solve
-from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
+from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace, excluding
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,7 +66,7 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
     else:
         waits = _may_hold(trace, work, issued, rows, place, notes.stream)
         row, source = solve(issued, waits, _awaitable(trace, calls, work, issued), LONGEST_DELAY)
-        unresolved = int(np.isin(place, np.setdiff1d(waits.place, waits.place[row])).sum())
+        unresolved = int(np.isin(place, excluding(waits.place, waits.place[row])).sum())
         held, place = waits.held[row], waits.place[row]
     real = (held != ABSENT) & (source != ABSENT)
     _, first = np.unique(held[real] * len(work) + source[real], return_index=True)

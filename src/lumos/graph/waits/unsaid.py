@@ -21,7 +21,7 @@ from lumos.graph.calls import Call, classify
 from lumos.graph.launches import device_work
 from lumos.graph.waits.issued import Issued
 from lumos.graph.waits.solve import WAKE_UP, Awaitable, OpenWaits, repetitions, solve
-from lumos.trace.table import ABSENT, Category, Int64, Trace
+from lumos.trace.table import ABSENT, Category, Int64, Trace, excluding, unique
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,9 +79,9 @@ def polls(trace: Trace) -> Polls:
 
 def _follows(trace: Trace, queries: Int64, end: Int64) -> NDArray[np.bool_]:
     """Whether each query but the first follows the one before on its thread, and no operator or other call begins or ends in between."""
-    rows = np.setdiff1d(np.flatnonzero(trace.is_any(Category.OPERATOR, Category.RUNTIME)), queries, assume_unique=True)
+    rows = excluding(np.flatnonzero(trace.is_any(Category.OPERATOR, Category.RUNTIME)), queries)
     out: NDArray[np.bool_] = trace.lane[queries[1:]] == trace.lane[queries[:-1]]
-    for lane in np.unique(trace.lane[queries]).tolist():
+    for lane in unique(trace.lane[queries]).tolist():
         own = rows[trace.lane[rows] == lane]
         bounds, here = np.sort(np.concatenate((trace.start[own], end[own]))), trace.lane[queries] == lane
         out &= ~here[1:] | (np.diff(np.searchsorted(bounds, trace.start[queries], "right")) == 0)

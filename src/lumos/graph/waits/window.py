@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.trace.table import unique
+
 if TYPE_CHECKING:
     from lumos.graph.launches import DeviceWork
     from lumos.graph.waits.streams import StreamWaits
@@ -43,7 +45,7 @@ def held_up_at_begin(trace: Trace, work: DeviceWork, waits: StreamWaits) -> Int6
     late = work.start[first] - trace.start[call] - trace.duration[call] > HELD_UP
     device = np.array([number for number, _ in work.streams], np.int64)[work.stream]
     out = np.zeros(len(first), bool)
-    for number in np.unique(device[first]).tolist():
+    for number in unique(device[first]).tolist():
         begins = int(work.start[device == number].min())
         here = device[first] == number
         busy = bool((late & here & (work.start[first] == begins)).any())

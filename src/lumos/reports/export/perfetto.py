@@ -26,6 +26,7 @@ from lumos.analyze.loop.steps import members, step_times
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.output_files import new_file
+from lumos.trace.table import unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -127,7 +128,7 @@ class _Run(NamedTuple):
         """The tasks, and the arrows from calls to what they launch."""
         graph, pids = self.timeline.graph, self.pids
         kinds, colours = [kind.name.lower() for kind in Kind], [_COLOURS[kind] for kind in Kind]
-        names = {int(i): _plain(graph.names[int(i)]) for i in np.unique(graph.name)}
+        names = {int(i): _plain(graph.names[int(i)]) for i in unique(graph.name)}
         start, end = self.timeline.start - self.origin, self.timeline.end - self.origin
         shown = np.flatnonzero((end > start) | (graph.kind != Kind.RETURN))
         rows = (c[shown].tolist() for c in (graph.name, graph.kind, graph.processor, start, end))

@@ -40,6 +40,7 @@ from lumos.segment.outline import outline
 from lumos.segment.segment import Cut, segment
 from lumos.simulation import Frozen, Timeline, freeze, measured, simulate
 from lumos.stages import stage
+from lumos.trace.table import unique
 from lumos.units import count, duration
 from lumos.vocabulary import Grade
 
@@ -398,7 +399,7 @@ def _memory(job: Job) -> list[dict[str, Any]]:
         for curve in memory_curves(trace):
             time, allocated = curve.time - int(curve.time[0]), curve.allocated
             if len(time) > _MOST_POINTS:
-                edges = np.unique(np.linspace(0, len(time), _MOST_POINTS + 1).astype(np.int64))[:-1]
+                edges = unique(np.linspace(0, len(time), _MOST_POINTS + 1).astype(np.int64))[:-1]
                 at = [int(a + np.argmax(allocated[a:b])) for a, b in zip(edges, [*edges[1:], len(time)], strict=True)]
                 time, allocated = time[at], allocated[at]
             out.append({"name": f"rank {trace.rank} {curve.name}", "time_ns": time.tolist(), "allocated_bytes": allocated.tolist()})

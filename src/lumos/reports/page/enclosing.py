@@ -15,7 +15,7 @@ import numpy as np
 from lumos.cost.operators import launched_by
 from lumos.reports.page.html import column, differences
 from lumos.trace.nesting import parents
-from lumos.trace.table import Category
+from lumos.trace.table import Category, unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ class Enclosing:
         self._parent: list[int] = [0]
         self._text: list[str] = [""]
         self._of_task = np.zeros(len(graph), np.int64)
-        tasks = np.unique(tasks)
+        tasks = unique(tasks)
         tasks = tasks[graph.event[tasks] >= 0]
         rank = graph.rank_of_task[tasks]
         tasks, rank = tasks[order := np.argsort(rank, kind="stable")], rank[order]
@@ -57,13 +57,13 @@ class Enclosing:
     def _numbers(self, trace: Trace, rows: Int64) -> Int64:
         """The number of the innermost operator of each row, int64[rows], adding those that are new."""
         encloses = trace.is_any(*_ENCLOSING)
-        within = np.union1d(np.flatnonzero(encloses), rows)
+        within = unique(np.flatnonzero(encloses), rows)
         parent = parents(trace, within, encloses[within])
         innermost = launched_by(trace, rows, np.flatnonzero(encloses))
         innermost = np.where(innermost >= 0, innermost, np.where(encloses[rows], rows, parent[rows]))
-        used = level = np.unique(innermost[innermost >= 0])
-        while len(level := np.setdiff1d(parent[level], [-1])):
-            used = np.union1d(used, level)
+        used = level = unique(innermost[innermost >= 0])
+        while len(level := unique(parent[level][parent[level] >= 0])):
+            used = unique(used, level)
         used = used[np.lexsort((-trace.duration[used], trace.start[used], trace.lane[used]))]
         number = np.zeros(len(trace) + 1, np.int64)  # the last entry is that of row -1, none
         number[used] = len(self._parent) + np.arange(len(used))

@@ -30,7 +30,10 @@ def steps_shown(measured: Timeline, replayed: Timeline, owners: Members, job: Jo
     """
     times = step_times(measured, owners)
     simulated = step_times(replayed, owners).job
-    parts = {run: _parts(timeline, owners, job) for run, timeline in (("measured", measured), ("replayed", replayed))}
+    parts = {
+        run: [{"four": row.breakdown._asdict(), "named": row.parts._asdict()} for row in breakdowns(timeline, owners, job)]
+        for run, timeline in (("measured", measured), ("replayed", replayed))
+    }
     out = []
     for step, time, other in zip(owners.job, times.job, simulated, strict=True):
         facts = {"name": plain(step.name), "basis": time.basis, "once": step.once, "counts": step.counts}
@@ -40,11 +43,6 @@ def steps_shown(measured: Timeline, replayed: Timeline, owners: Members, job: Jo
         ranks = [{"rank": owners.steps[i].rank, **{run: rows[i] for run, rows in parts.items()}} for i in step.parts]
         out.append({**facts, **lengths, **means, "ranks": ranks})
     return out
-
-
-def _parts(timeline: Timeline, owners: Members, job: Job | None) -> list[dict[str, dict[str, int]]]:
-    """The parts of every step of `owners`: the four, and the named ones."""
-    return [{"four": row.breakdown._asdict(), "named": row.parts._asdict()} for row in breakdowns(timeline, owners, job)]
 
 
 def _mean(ranks: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str, float]]:

@@ -13,7 +13,7 @@ from lumos.cost.operators import launched_by
 from lumos.graph.joined.arguments import text
 from lumos.graph.lists import numbered
 from lumos.result import cut
-from lumos.trace.table import ABSENT, Category
+from lumos.trace.table import ABSENT, Category, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,11 +59,11 @@ class TaskFacts:
 
     def of(self, tasks: Int64) -> Int64:
         """The number of the facts of each task, int64[tasks]."""
-        new = np.unique(tasks[self._of_task[tasks] < 0])
+        new = unique(tasks[self._of_task[tasks] < 0])
         self._of_task[new] = 0
         new = new[self._graph.event[new] >= 0]
         ranks = self._graph.rank_of_task[new]
-        for rank in np.unique(ranks).tolist():
+        for rank in unique(ranks).tolist():
             if rank in self._traces:
                 here = new[ranks == rank]
                 self._of_task[here] = self._numbers(self._traces[rank], self._graph.event[here].astype(np.int64))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lumos.analyze.collectives import waiting
-from lumos.graph.lists import offsets, places
+from lumos.graph.lists import numbered, offsets, places
 from lumos.graph.table import Dependency, Kind
 from lumos.reports.page.html import column, differences
 
@@ -60,8 +60,8 @@ def task_links(timeline: Timeline, frozen: Frozen, task: Int64) -> TaskLinks:
     after, before = piece[shown[after]], piece[before]
     keep = (before >= 0) & (before != after) & ~np.isin(kind, _ORDERS)
     after, before, kind = after[keep], before[keep], kind[keep]
-    rows = np.unique(np.stack((after, before, kind.astype(np.int64))), axis=1)
-    return TaskLinks(rows[0], rows[1], rows[2].astype(np.uint8))
+    first = np.unique(numbered(after, before, kind), return_index=True)[1]
+    return TaskLinks(after[first], before[first], kind[first])
 
 
 def _predecessors(frozen: Frozen, tasks: Int64) -> tuple[Int64, Int64, Int8]:

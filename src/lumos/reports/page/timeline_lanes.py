@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.trace.table import unique
+
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
@@ -79,7 +81,7 @@ def one_of_each_kind(graph: Graph, groups: Sequence[Sequence[int]], tasks: Mappi
 
 def _used(graph: Graph) -> list[int]:
     """The processors that have a task."""
-    used: list[int] = np.unique(graph.processor).tolist()
+    used: list[int] = unique(graph.processor).tolist()
     return used
 
 

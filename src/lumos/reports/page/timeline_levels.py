@@ -28,6 +28,7 @@ from lumos.reports.page.task_links import LINK_WORDS, link_columns, task_links
 from lumos.reports.page.timeline_lanes import NO_CLASS, lanes_of, one_of_each_kind, ranks_alike
 from lumos.reports.text.format import kernel_name
 from lumos.result import cut
+from lumos.trace.table import unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -191,7 +192,7 @@ def drawing(
 
 def _look_alike(runs: Sequence[tuple[Timeline, TimelineWindow, Pieces]]) -> bool:
     """Whether runs look the same: no piece begins or ends further from its place in the first than the finest bin is wide."""
-    tasks = np.unique(np.concatenate([drawn.task for *_, drawn in runs]))
+    tasks = unique(*(drawn.task for *_, drawn in runs))
     places = [np.stack((run.start[tasks], run.end[tasks])) - window.start for run, window, _ in runs]
     return bool(np.ptp(places, axis=0).max(initial=0) <= runs[0][1].length / BINS[0])
 

@@ -43,7 +43,7 @@ def diagnosis_headline(result: Diagnosis) -> str:
 
 
 def _print_finding(console: Console, number: int, finding: Finding, step_s: float) -> None:
-    sentence(console, f"{number}. {_shortened(finding.title)}")
+    sentence(console, f"{number}. {' '.join(map(short_name, finding.title.split(' ')))}")
     low, high = duration(1e9 * finding.worth_low_s), duration(1e9 * finding.worth_high_s)
     grade = "" if finding.grade is Grade.SOUND else f"; {finding.grade}"
     interval = f"{'80 % interval ' if number == 1 else ''}{low} to {high}{grade}"
@@ -90,7 +90,3 @@ def _ranks(ranks: tuple[int, ...]) -> str:
         return f"ranks {min(ranks)} to {max(ranks)}"
     listed = ", ".join(map(str, ranks[:MOST_NAMED]))
     return f"ranks {listed}" + (f" and {len(ranks) - MOST_NAMED} more" if len(ranks) > MOST_NAMED else "")
-
-
-def _shortened(title: str) -> str:
-    return " ".join(short_name(word) for word in title.split(" "))

@@ -76,8 +76,5 @@ def yaml_lists(text: str) -> dict[str, list[str]]:
     """The lists of a network file: `key: [ a, b ]`, or one `- a` a line below the key. Comments and quotes are left out."""
     text = re.sub(r"#.*", "", text)
     lists = re.finditer(r"(?m)^([\w-]+)\s*:\s*(?:\[([^\]]*)\]|((?:\s*\n\s*-[^\n]*)+))", text)
-    return {one[1]: _items(one[2].split(",") if one[2] is not None else re.findall(r"-[ \t]*([^\n]+)", one[3])) for one in lists}
-
-
-def _items(texts: list[str]) -> list[str]:
-    return [item for text in texts if (item := text.strip().strip("\"'"))]
+    items = {one[1]: one[2].split(",") if one[2] is not None else re.findall(r"-[ \t]*([^\n]+)", one[3]) for one in lists}
+    return {key: [item for text in texts if (item := text.strip().strip("\"'"))] for key, texts in items.items()}

@@ -34,6 +34,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.operators.shaped import attention_of, is_attention, positions_first, product
 from lumos.segment.sizes import sizes
+from lumos.trace.table import excluding
 from lumos.vocabulary import CollectiveKind, Phase
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def _rerouted(
     assert facts is not None
     gathers = rows[facts.of_kind(CollectiveKind.ALL_GATHER)[rows]]
     after = regroup(after, gathers.tolist(), lambda before: (before.of(ratio * count / measured, count),))
-    messages = np.setdiff1d(rows, gathers)
+    messages = excluding(rows, gathers)
     after = regroup(
         after,
         messages.tolist(),
@@ -218,7 +219,7 @@ def _rerouted(
     for late, times in parts.items():
         prices.multiply(facts.task[messages[backward == late]].tolist(), exactly(times))
     for late, tasks in _merging(layout, position, trace, calls):
-        of_halves = np.setdiff1d(tasks[graph.on_device[tasks]], changed)
+        of_halves = excluding(tasks[graph.on_device[tasks]], changed)
         prices.multiply(of_halves, exactly(ratio))
         prices.multiply(tasks, exactly(parts[late]))
     return after

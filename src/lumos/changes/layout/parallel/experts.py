@@ -205,7 +205,7 @@ def _uncopied(prices: TaskPrices, layout: MeasuredLayout, trace: Trace, copies: 
     segmentation = layout.segmentation
     sizes = {elements(g.shape) for g in gradients(segmentation, position, trace) if g.layer >= 0 and len(g.shape) == 3}
     of_experts = operator_tasks(segmentation, position, trace).of(lambda o: any(elements(s) in sizes for s in o.shapes if s))
-    prices.multiply(np.intersect1d(of_experts, copies), Ratio(0.0, 0.0, 1 / count))
+    prices.multiply(of_experts[np.isin(of_experts, copies)], Ratio(0.0, 0.0, 1 / count))
 
 
 def _copied_again(layout: MeasuredLayout, position: int, trace: Trace, measured: int, accelerator: Accelerator) -> tuple[Instance, ...]:

@@ -38,6 +38,7 @@ from lumos.operators.shaped import Product, elements, factors, product
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.sizes import Sizes, sizes
 from lumos.segment.weights import GATHERED, gradients, weights
+from lumos.trace.table import excluding, unique
 from lumos.vocabulary import CollectiveKind, DType, Phase
 
 if TYPE_CHECKING:
@@ -350,10 +351,10 @@ def share_weights(
     share = Ratio(1 / ranks if outside else whole, 1 / ranks, whole)
     mine = (segmentation.owners.rank == position) & (segmentation.phase == Phase.OPTIMIZER)
     updates = np.flatnonzero(mine & np.isin(segmentation.graph.kind, (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)))
-    prices.multiply(np.setdiff1d(np.union1d(updates, exchanged.copies), changed), share)
+    prices.multiply(excluding(unique(updates, exchanged.copies), changed), share)
     inside, tables = _accumulated(before, position, trace)
-    prices.multiply(np.setdiff1d(inside, changed), exactly(1 / ranks))
-    prices.multiply(np.setdiff1d(tables, changed), Ratio(1 / ranks if outside else 1.0, 1 / ranks, 1.0))
+    prices.multiply(excluding(inside, changed), exactly(1 / ranks))
+    prices.multiply(excluding(tables, changed), Ratio(1 / ranks if outside else 1.0, 1 / ranks, 1.0))
     return share
 
 

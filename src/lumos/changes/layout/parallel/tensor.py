@@ -24,6 +24,7 @@ from lumos.changes.layout.resize import to_sizes, unchanged_work, unknown_size
 from lumos.errors import LumosError
 from lumos.operators.shaped import elements
 from lumos.segment.sizes import sizes
+from lumos.trace.table import unique
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _rest_shared(before: MeasuredLayout, after: MeasuredLayout, job: Job, ratio:
     chosen = (segmentation.layer >= 0) | outside
     repriced = np.flatnonzero(after.prices.best != before.prices.best)
     for position, trace in enumerate(job.traces):
-        left = unchanged_work(before, position, np.union1d(repriced, changed_tasks(before, after, position, trace)))
+        left = unchanged_work(before, position, unique(repriced, changed_tasks(before, after, position, trace)))
         prices.multiply(left[chosen[left]], Ratio(ratio, 1.0, 1.0))
     return replace(after, prices=prices)
 

@@ -12,7 +12,7 @@ from lumos.changes.layout.activations import gathered, of_stream
 from lumos.changes.layout.regroup import recorded_exchange
 from lumos.graph.table import Kind
 from lumos.segment.weights import weights
-from lumos.trace.table import ABSENT, Category
+from lumos.trace.table import ABSENT, Category, excluding, unique
 from lumos.vocabulary import CollectiveKind, Phase
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Exchanged:
         launch = segmentation.owners.launch
         launched = np.flatnonzero((rank == position) & (graph.kind != Kind.COLLECTIVE) & graph.on_device & (launch >= 0))
         self.copies = launched[_inside(graph, trace, launch[launched], _COPIES)]
-        self.updates = np.setdiff1d(self.updates, self.copies)
+        self.updates = excluding(self.updates, self.copies)
         unpacked = launched[_inside(graph, trace, launch[launched], _UNPACKED)]
         self.unpacked = unpacked[phase[unpacked] == Phase.BACKWARD]
 
@@ -127,7 +127,7 @@ def gathers_once(layout: MeasuredLayout, job: Job) -> frozenset[int]:
     found: set[int] = set()
     for exchanged in exchanged_by_rank(layout, job):
         if len(exchanged.gathers):
-            work = np.union1d(exchanged.gathers, exchanged.copies)
+            work = unique(exchanged.gathers, exchanged.copies)
             found.update(work.tolist(), launch[work][launch[work] >= 0].tolist())
     return frozenset(found)
 

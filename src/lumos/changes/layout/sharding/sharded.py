@@ -36,6 +36,7 @@ from lumos.changes.layout.sharding.gathers import Added, Sharing, gathers, units
 from lumos.changes.layout.sharding.updates import largest_part, parameters_of, sending, sent
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
+from lumos.trace.table import excluding, unique
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def sharded(
     totals: list[dict[int, AddedTimes]] = []
     for position, (each, own) in enumerate(zip(found, parameters, strict=True)):
         gone = _gone(each, measured, stage)
-        prices.multiply(_whole_units(layout, position, np.union1d(gone, each.sums) if new.sets == 1 else gone), GONE)
+        prices.multiply(_whole_units(layout, position, unique(gone, each.sums) if new.sets == 1 else gone), GONE)
         parts = largest_part(own, replicas), 1 / replicas
         share = _share(measured, old, parts), _share(stage, new, parts)
         prices.multiply(each.updates, Ratio(share[1][0] / share[0][0], *sorted(b / a for a, b in zip(*share, strict=True))))
@@ -159,7 +160,7 @@ def _in_other_sets(
     takes, by the task that scatters them; nothing where the recording has these sums already, which become others."""
     facts = layout.segmentation.graph.collectives
     assert facts is not None
-    shared = np.flatnonzero(np.isin(facts.task, np.setdiff1d(np.concatenate((found.gathers, found.gradients)), found.sums))).tolist()
+    shared = np.flatnonzero(np.isin(facts.task, excluding(np.concatenate((found.gathers, found.gradients)), found.sums))).tolist()
     summed = np.flatnonzero(np.isin(facts.task, found.sums)).tolist()
 
     def of_sets(before: GroupExchange) -> tuple[GroupExchange, ...]:
@@ -192,7 +193,7 @@ def _added_up(totals: Sequence[dict[int, AddedTimes]], updates: Sequence[Int64],
 def _gone(found: Exchanged, measured: int, stage: int) -> Int64:
     """The recorded tasks of a rank that the other stage does not have."""
     if min(measured, stage) >= 2:  # both gather and scatter
-        return np.union1d(found.again, found.unpacked) if stage == 2 else np.empty(0, np.int64)
+        return unique(found.again, found.unpacked) if stage == 2 else np.empty(0, np.int64)
     if max(measured, stage) < 2:  # both exchange whole gradients
         return found.updated
     return np.concatenate((found.gathers, found.gradients, found.copies, found.updated))
@@ -202,9 +203,9 @@ def _whole_units(layout: MeasuredLayout, position: int, gone: Int64) -> Int64:
     """The tasks `gone`, and all others of the operators of a rank that launch nothing else: the calls on the CPU, and the time between."""
     segmentation = layout.segmentation
     mine, unit = segmentation.owners.of_rank(position), segmentation.unit
-    stays = np.setdiff1d(mine[segmentation.owners.on_device[mine]], gone)
-    units = np.setdiff1d(unit[gone], unit[stays])
-    return np.union1d(gone, mine[np.isin(unit[mine], units[units >= 0])])
+    stays = excluding(mine[segmentation.owners.on_device[mine]], gone)
+    units = excluding(unit[gone], unit[stays])
+    return unique(gone, mine[np.isin(unit[mine], units[units >= 0])])
 
 
 def _exchanges_of_passes(

@@ -17,6 +17,7 @@ from lumos.changes.layout.placed import AddedTimes, Addition
 from lumos.changes.layout.replicated import gradient_bytes, times_ready
 from lumos.operators.shaped import elements
 from lumos.segment.weights import gradients
+from lumos.trace.table import unique
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _ends(placed: Placed, updates: Int64) -> list[tuple[int, tuple[int, ...]]]:
     stream = int(np.bincount(placed.graph.processor[tasks]).argmax())
     all_of_stream = np.flatnonzero(placed.graph.processor == stream)
     tasks, out = tasks[placed.graph.processor[tasks] == stream], []
-    for step in np.unique(placed.owners.step[tasks]).tolist():
+    for step in unique(placed.owners.step[tasks]).tolist():
         last = int(tasks[placed.owners.step[tasks] == step][-1])
         behind = all_of_stream[np.searchsorted(all_of_stream, last, "right") :][:1]
         if step >= 0:
