@@ -10,6 +10,7 @@ import json
 import re
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -61,7 +62,9 @@ class ShapedAxes(Shapes):
         shaped = shapes_of(trace)
         self.rows, self.own = shaped.rows, shaped.own
         self.program = program(trace)
-        self.inferred: Axes = infer(self.program.calls)
+        same = _RUN.get(self.program.calls)
+        self.inferred: Axes = infer(self.program.calls) if same is None else same.inferred
+        _RUN[self.program.calls] = self
         self.symbols = self.inferred.symbols
         kinds: dict[tuple[object, ...], int] = {}
         axes: list[tuple[tuple[Axis, ...], ...]] = []
@@ -92,6 +95,10 @@ class ShapedAxes(Shapes):
             else:
                 out += [tuple(Axis(size) for size in shape) for shape in several] or [()]
         return tuple(out)
+
+
+#: The axes of programs, as long as somebody holds them: ranks mostly run the same one.
+_RUN: WeakValueDictionary[tuple[OperatorCall, ...], ShapedAxes] = WeakValueDictionary()
 
 
 @once_a_trace
