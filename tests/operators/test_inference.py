@@ -256,6 +256,21 @@ def test_what_values_chose_goes_before_what_was_made_long_ago():
     assert widths[0] == widths[1] != widths[2]
 
 
+def test_a_list_of_numbers_that_waits_is_not_what_values_chose_of_a_table():
+    """Tokens are sorted by their experts, as are their weights, a list that was made long before and that nothing has used since."""
+    script = Script()
+    script.call("aten::embedding", (40, 8), (2, 16), node=True)
+    script.view((2, 16, 8), (32, 8))
+    script.call("aten::relu", (32, 2))
+    script.view((32, 2), (64,))
+    for _ in range(8):
+        script.call("aten::relu", (3,))
+    script.call("aten::index", (32, 8), (), node=True)
+    script.call("aten::index", (64,), ())
+    layer = script.linear((64, 8), 12)
+    assert resized(script.calls, [(BATCH, 4), (WIDTH, 10)])[layer, 1] == (128, 10)
+
+
 def test_a_program_without_shapes_has_no_axes():
     script = Script()
     script.call("aten::add", (), ())

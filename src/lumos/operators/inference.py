@@ -418,8 +418,7 @@ class _Inference:
         return [t for t in self._of_shape(shape, weight, whole) if t.lies(strides)]
 
     def _of_shape(self, shape: Shape, weight: bool, whole: Shape) -> list[_Tensor]:
-        if not weight:
-            self._select(shape)
+        waits = not weight and self._select(shape)
         for scope in reversed(self._scopes):
             same = [t for t in scope.tensors if t.shape == shape and t.part_of(whole) and not (weight and (t.data or t.gradient))]
             same = [t for t in same if t.alive or id(t) in scope.passed] or same
@@ -429,16 +428,19 @@ class _Inference:
         if weight:
             return [t for t in pool if t.differentiable and not (t.given or t.data)]
         if len(shape) == 1:
-            return [t for t in pool if self._clock - t.made <= _JUST_NOW]
+            return [t for t in pool if self._clock - t.made <= _JUST_NOW or (waits and not t.used)]
         return pool
 
-    def _select(self, shape: Shape) -> None:
+    def _select(self, shape: Shape) -> bool:
         """Take a tensor that has just been asked for as what an operator selected by values, if it may be: with other places along the
-        leading axes. How many they are no row says; where a tensor of numbers has just been made that is as long, it chose them."""
+        leading axes. How many they are no row says; where a tensor of numbers has just been made that is as long, it chose them. Returns
+        whether it is a list that may rather be one that waits to be used, and is not taken."""
         for source, clock in reversed(self._selected):
             if self._clock - clock > _SOON:
-                return
+                break
             leading = next((n for n in range(1, len(source.shape) + 1) if shape and shape[1:] == source.shape[n:]), 0)
+            if leading and len(shape) == 1 and not all(t.used for t in self._pool[shape][-_CHOICE:]):
+                return True
             if leading:
                 by = [t for t in self._pool[shape[:1]] if clock - t.made <= _JUST_NOW] if len(shape) > 1 else []
                 lead = by[-1].axes[0] if by else self.symbols.share(self.symbols.product(*source.axes[:leading]), shape[0])
@@ -446,7 +448,8 @@ class _Inference:
                 for tensors in (self._pool[shape], *(scope.tensors for scope in self._scopes[-1:])):
                     tensors.append(like)
                 self._selected.remove((source, clock))
-                return
+                break
+        return False
 
     def _apart(self, tensors: Iterable[_Tensor]) -> list[list[_Tensor]]:
         """The tensors with the same axes, for each; those with the latest one last."""
