@@ -50,6 +50,12 @@ def test_a_block_grows_with_what_its_operator_makes_and_the_answer_says_limited(
     assert ask(found, "micro_batch=4096").outcome.memory == base
 
 
+def test_what_is_allocated_before_any_operator_was_there_before(tmp_path):
+    answer = ask(allocations(tmp_path, (-2, 40, 512), *BLOCKS), "micro_batch=12288")
+    memory = answer.outcome.memory
+    assert (memory.parameters_bytes, memory.activations_bytes) == (OLDER + 512, 3 * MADE)
+
+
 def test_another_type_leaves_the_memory_unknown_and_the_base_said(tmp_path):
     answer = ask(allocations(tmp_path, *BLOCKS), "precision=bf16")
     assert answer.base.memory.peak_bytes == OLDER + MADE and answer.outcome.memory.peak_bytes is None

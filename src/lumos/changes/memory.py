@@ -1,9 +1,9 @@
 """What lives in a device's memory at the recorded peak, by role, and what would under other sizes.
 
 A recording with allocations (`profile_memory=True`) says how much is allocated at any time, and which blocks came and went meanwhile. What
-was there before it began are the weights, whose sizes the gradients tell, and the state of the optimizer. What lives at the peak besides
-was made by operators: each block becomes as many times as large as what its operator makes. Where the peak lies may move and blocks are
-rounded, so the result is an estimate.
+was there before its first operator are the weights, whose sizes the gradients tell, and the state of the optimizer. What else lives at the
+peak was made by operators: each block becomes as many times as large as what its operator makes. Where the peak lies may move and blocks
+are rounded, so the result is an estimate.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 
 class AtPeak(NamedTuple):
-    """A device's memory at its peak. total: bytes. made_by: rows of the allocations that live then. bytes: of each of these."""
+    """A device's memory at its peak. total: bytes. made_by: rows of the allocations that live then, since the first operator.
+    bytes: of each."""
 
     total: int
     made_by: Int64
@@ -68,7 +69,8 @@ def at_peak(trace: Trace) -> AtPeak | None:
             live[address] = row
         else:
             live.pop(address, None)
-    made_by = np.array(sorted(live.values()), np.int64)
+    began = trace.start[trace.is_any(Category.OPERATOR)].min(initial=trace.start[rows[top]])
+    made_by = np.array(sorted(row for row in live.values() if trace.start[row] >= began), np.int64)
     return AtPeak(int(total[top]), made_by, trace.dense("Bytes")[made_by])
 
 

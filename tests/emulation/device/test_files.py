@@ -98,7 +98,7 @@ def test_a_copy_is_a_member_of_its_own_groups_and_meets_its_own_peers(drawn, tmp
 
 def test_rows_say_what_a_profiler_would(drawn, tmp_path):
     record = of_two(drawn, steps=1)
-    record.allocate(1024, 4)
+    record.operator("aten::exp", inside=[lambda: record.allocate(1024, 4)])
     record.allocate(-1024, 4)
     node = "autograd::engine::evaluate_function: MmBackward0"
     record.operator(node, thread=1, leaf=False, sequence=0, forward_thread=0)
@@ -113,8 +113,10 @@ def test_rows_say_what_a_profiler_would(drawn, tmp_path):
     assert product["args"]["Input Strides"] == [[4096, 1]] * 2
     (undone,) = [row["args"] for row in events if row["name"] == node]  # the profiler counts threads from one; 0 says that it is no node
     assert (product["args"].get("Fwd thread id", 0), undone["Fwd thread id"]) == (0, 1)
-    taken = [row["args"] for row in events if row["name"] == "[memory]"]
-    assert [(row["Bytes"], row["Total Allocated"]) for row in taken] == [(1024, 1024), (-1024, 0)]
+    taken, given = [row for row in events if row["name"] == "[memory]"]
+    assert [(row["args"]["Bytes"], row["args"]["Total Allocated"]) for row in (taken, given)] == [(1024, 1024), (-1024, 0)]
+    (around,) = [row for row in events if row["name"] == "aten::exp"]
+    assert around["ts"] <= taken["ts"] < around["ts"] + around["dur"] <= given["ts"]
     arrows = [row for row in events if row.get("cat") == "fwdbwd"]
     assert [row["ph"] for row in arrows] == ["s", "f"] and arrows[0]["tid"] != arrows[1]["tid"]
     (stated, *_) = [row["args"] for row in events if row["name"] == "record_param_comms"]

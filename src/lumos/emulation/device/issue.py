@@ -103,7 +103,10 @@ class Walk:
         self._open(self.program.marks, i)
 
     def _allocation(self, i: int) -> None:
-        self.program.allocations[i] = self.threads.here()
+        """An operator that calls no other takes memory before it does anything, and so within its row."""
+        inner = self.threads.operators[self.threads.current]
+        within = bool(inner) and inner[-1] not in self.tree.calling
+        self.program.allocations[i] = self.program.operators[inner[-1]].begin if within else self.threads.here()
 
     def _open(self, spans: dict[int, Span], i: int) -> None:
         spans[i] = Span(self.threads.here(), self.threads.here())
