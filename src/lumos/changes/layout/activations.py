@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.changes.layout.regroup import regroup
+from lumos.changes.layout.regroup import recorded_exchange, regroup
+from lumos.graph.lists import numbered
 from lumos.segment.sizes import sizes
+from lumos.trace.table import excluding, unique
 from lumos.vocabulary import CollectiveKind, Phase
 
 if TYPE_CHECKING:
@@ -44,8 +46,7 @@ def in_forward(segmentation: Segmentation) -> NDArray[np.bool_]:
     if facts is None:
         return np.empty(0, bool)
     phase = segmentation.phase[facts.task]
-    _, key = np.unique(np.stack((facts.kind.astype(np.int64), facts.ranks, facts.nbytes)), axis=1, return_inverse=True)
-    key = np.ravel(key)
+    key = numbered(facts.kind, facts.ranks, facts.nbytes)
     forward = np.isin(phase, (Phase.FORWARD, Phase.RECOMPUTE))
     return forward | np.isin(key, key[forward])
 
@@ -53,7 +54,7 @@ def in_forward(segmentation: Segmentation) -> NDArray[np.bool_]:
 def of_stream(layout: MeasuredLayout, job: Job) -> Int64:
     """The rows of the graph's facts that exchange activations: the residual stream, whole or in the parts that ranks gather and scatter,
     what the head makes of it (`of_head`), messages between stages, and all exchanges of tokens between experts."""
-    return np.union1d(_moving(layout, job), of_head(layout, job))
+    return unique(_moving(layout, job), of_head(layout, job))
 
 
 def of_head(layout: MeasuredLayout, job: Job) -> Int64:
@@ -76,7 +77,7 @@ def of_head(layout: MeasuredLayout, job: Job) -> Int64:
         s = sizes(trace)
         results = [width * s.micro_batch * s.seq * s.vocab for width in WIDTHS]
         out.append(np.flatnonzero(within & (rank == position) & (facts.nbytes > 0) & np.isin(facts.nbytes, results)))
-    return np.setdiff1d(np.concatenate(out), stream)
+    return excluding(np.concatenate(out), stream)
 
 
 def _moving(layout: MeasuredLayout, job: Job) -> Int64:
@@ -111,6 +112,16 @@ def gathered(layout: MeasuredLayout, position: int, by_layer: Mapping[int, int],
     return np.sort(facts.task[mine & same]).astype(np.int64)
 
 
+def as_large_as_layers(layout: MeasuredLayout, rows: Int64, by_layer: Mapping[int, int]) -> NDArray[np.bool_]:
+    """Which exchanges, by the rows of the graph's facts, have as many values as a layer has weights, wherever they are called: what is
+    gathered is called ahead, and what is scattered behind. by_layer: as of `gathered`."""
+    facts = layout.segmentation.graph.collectives
+    layers_of = {width * count for layer, count in by_layer.items() if layer >= 0 and count for width in WIDTHS} or {1}
+    nbytes = np.array([recorded_exchange(facts, row).nbytes for row in rows.tolist()] if facts is not None else [], np.float64)
+    same: NDArray[np.bool_] = (np.abs(nbytes[:, None] / np.array(sorted(layers_of))[None, :] - 1) < PADDED).any(axis=1)
+    return same
+
+
 def measured_ranks(layout: MeasuredLayout, rows: Int64) -> int:
     """The usual size of the groups that exchange the residual stream; 0 where none does. rows: of `of_stream`."""
     facts = layout.segmentation.graph.collectives
@@ -124,7 +135,7 @@ def in_embedding(layout: MeasuredLayout, rows: Int64) -> bool:
     if facts is None:
         return False
     rows = rows[facts.of_kind(*_OF_STREAM)[rows]]
-    parts = {segmentation.pieces[p].label.name for p in np.unique(segmentation.piece[facts.task[rows]]).tolist()}
+    parts = {segmentation.pieces[p].label.name for p in unique(segmentation.piece[facts.task[rows]]).tolist()}
     return "embedding" in parts
 
 
@@ -170,5 +181,5 @@ def exchanged(layout: MeasuredLayout, job: Job, wanted: Mapping[str, int], ranks
     def become(times: float, before: GroupExchange) -> tuple[GroupExchange, ...]:
         return (before.of(times, before.ranks if before.kind.is_transfer else ranks.get(before.ranks, before.ranks)),)
 
-    layout = regroup(layout, np.setdiff1d(rows, results).tolist(), partial(become, stream_ratio(job, wanted)))
+    layout = regroup(layout, excluding(rows, results).tolist(), partial(become, stream_ratio(job, wanted)))
     return regroup(layout, results.tolist(), partial(become, _head_ratio(job, wanted, tensor_ranks)))

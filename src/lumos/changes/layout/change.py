@@ -20,11 +20,13 @@ from lumos.changes.layout.activations import in_forward
 from lumos.changes.layout.measured_layout import NOTHING, Extra
 from lumos.changes.layout.pipeline.recorded import recorded_pipeline
 from lumos.changes.layout.prices import TaskPrices, exactly
+from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
 from lumos.changes.ranges import inside
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
 from lumos.segment.pass_layers import RECURRENT, REPETITION
 from lumos.segment.weights import gradients, weights
+from lumos.trace.table import excluding, unique
 from lumos.vocabulary import Phase
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator
     from lumos.graph.table import Graph
     from lumos.segment.segment import Segmentation
-    from lumos.trace.table import Job, Trace
+    from lumos.trace.table import Int64, Job, Trace
 
 #: What operators and kernels are called that update lists of weights.
 _LISTS = re.compile(r"_foreach_|_fused_|multi_tensor")
@@ -79,8 +81,9 @@ def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
     ]
     ranks = tuple(_relayered(layout, items, new) for items in layout.ranks)
     prices = layout.prices.copy()
-    for position, trace in enumerate(job.traces):
-        _more_updates(prices, layout, position, trace, new)
+    for position, (trace, exchanged) in enumerate(zip(job.traces, exchanged_by_rank(layout, job), strict=True)):
+        updates = excluding(whole_updates(layout, position), unique(exchanged.gradients, exchanged.copies))
+        _more_updates(prices, layout, position, trace, updates, new)
     change = f"layers = {count // each * stages} (measured: {recorded_layers(layout, job)})"
     if each > 1:
         change += f" in each of {each} stacks"
@@ -94,12 +97,13 @@ def recorded_layers(layout: MeasuredLayout, job: Job) -> int:
     return layout.segmentation.layers // (len(stacks) if len(set(stacks)) == 1 else 1) * stages * chunks
 
 
-def _more_updates(prices: TaskPrices, layout: MeasuredLayout, position: int, trace: Trace, layers_of: Sequence[int]) -> None:
+def _more_updates(
+    prices: TaskPrices, layout: MeasuredLayout, position: int, trace: Trace, updates: Int64, layers_of: Sequence[int]
+) -> None:
     """Let an update of all weights at once be that of the weights of other layers, in place: what works on their values takes time in
     proportion to these; what prepares that on the CPU, with the Python between, in proportion to how many weights there are, where the
     trace shows it. The interval reaches to a Python that does not depend on them. layers_of: the new layers, by their measured numbers."""
     segmentation, graph = layout.segmentation, layout.segmentation.graph
-    updates = whole_updates(layout, position)
     values = weights(segmentation, position, trace)
     tensors = Counter(gradient.layer for gradient in gradients(segmentation, position, trace)) or values
     works = graph.on_device if graph.on_device.any() else graph.kind == Kind.OPERATOR
@@ -181,7 +185,7 @@ def _pass(layout: MeasuredLayout, item: Instance) -> tuple[int, ...] | None:
     return piece.step, int(phase) if item.thread_of < 0 else int(Phase.BACKWARD), label.microbatch
 
 
-def whole_updates(layout: MeasuredLayout, position: int) -> np.ndarray:
+def whole_updates(layout: MeasuredLayout, position: int) -> Int64:
     """Tasks of a rank's optimizer if it updates all layers at once. One that updates layer by layer is repeated instead. Where something
     else is done to every layer before (a pipeline's schedule divides the gradients), the tasks are those outside the layers, if they update
     lists of weights and nothing in the layers does."""
@@ -261,7 +265,7 @@ def _working(segmentation: Segmentation) -> set[int]:
     """The pieces that compute: with a kernel, or with an operator where the trace has no device."""
     graph = segmentation.graph
     computes = graph.kind == (Kind.KERNEL if graph.on_device.any() else Kind.OPERATOR)
-    return set(np.unique(segmentation.piece[computes]).tolist())
+    return set(unique(segmentation.piece[computes]).tolist())
 
 
 def _exchanging(segmentation: Segmentation, last: frozenset[int]) -> set[int]:

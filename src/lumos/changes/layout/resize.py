@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.changes.layout.activations import in_embedding, in_forward, measured_ranks, of_stream, shared_keys
+from lumos.changes.layout.activations import as_large_as_layers, in_embedding, in_forward, measured_ranks, of_stream, shared_keys
 from lumos.changes.layout.measured_layout import rewriting, shaped_as_recorded
 from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.prices import exactly
@@ -30,6 +30,7 @@ from lumos.operators.table import without_work
 from lumos.segment.program import axes_of
 from lumos.segment.sizes import Resized, Sizes, sizes
 from lumos.segment.weights import weights
+from lumos.trace.table import excluding, unique
 from lumos.units import count as counted
 from lumos.vocabulary import CollectiveKind, Phase
 
@@ -99,7 +100,7 @@ def to_sizes(
     follows their number; else the caller says what it takes."""
     segmentation, prices = layout.segmentation, layout.prices.copy()
     exchanges = exchanged_by_rank(layout, job)
-    parts = [np.union1d(each.copies, each.updates_of_parts) if each.stage >= 2 else each.copies[:0] for each in exchanges]
+    parts = [unique(each.copies, each.updates_of_parts) if each.stage >= 2 else each.copies[:0] for each in exchanges]
     of_ranks = [(sizes(trace), choose(sizes(trace), trace)) for trace in job.traces]
     recorded = layout.sizes or tuple(old for old, _ in of_ranks)
     resized_ranks = tuple(after_both(was, *of_rank) for was, of_rank in zip(recorded, of_ranks, strict=True))
@@ -114,13 +115,21 @@ def to_sizes(
         after = rewriting(after, position, set(work.rows[(work.number >= 0) & ~shaped].tolist()), shaped_as_recorded)
         twofold.append(work.tasks[np.isin(work.number, change.read_twice)])
         changed.append(changed_tasks(layout, after, position, trace))
-        number, later = (sum(weights(segmentation, position, trace, sized).values()) for sized in (before, change))
-        if of_weights and number and later != number:
-            shown = work.tasks[shaped & ~_unseen_lists(shapes)[work.number]]
-            changed.append(np.unique(np.concatenate((_updates(layout, position, shown), np.setdiff1d(copies, shown), parts[position]))))
-            prices.multiply(changed[-1], exactly(later / number))
-            rows = _of_weights(layout, position, exchanges[position].gathers).tolist()
-            after = regroup(after, rows, partial(lambda times, before: (before.of(times),), later / number))
+        were, are = (weights(segmentation, position, trace, sized) for sized in (before, change))
+        if of_weights and were != are:
+            in_lists = work.like(lambda o: not any(o.shapes) and "TensorList" in o.dtypes)  # of whose tensors the trace has no shape
+            shown = work.tasks[shaped & ~in_lists]
+            rows = _of_weights(layout, position, exchanges[position].gathers)
+            of_layers = as_large_as_layers(layout, rows, were)
+            moved = unique(excluding(copies, shown), parts[position][np.isin(parts[position], copies)])
+            updated = excluding(unique(_updates(layout, position, shown), parts[position]), moved)
+            prices.multiply(updated, exactly(_grown(were, are, None)))
+            for inner in (False, True):
+                times = _grown(were, are, inner if exchanges[position].stage >= 2 else None)
+                prices.multiply(moved[(segmentation.layer[moved] >= 0) == inner], exactly(times))
+                become = partial(lambda times, before: (before.of(times),), times)
+                after = regroup(after, rows[of_layers == inner].tolist(), become)
+            changed.append(unique(updated, moved))
         stays = _rightly_unchanged(shapes, change, shapes_of_weights(shapes.counted()))
         same = np.concatenate((copies, work.tasks[shaped & stays[work.number]], *changed))
         left = unchanged_work(layout, position, same) if new != old else copies[:0]
@@ -154,9 +163,11 @@ def _read_twice(tasks: Int64, described: Sequence[str]) -> tuple[Diagnostic, ...
     return (Diagnostic(READ_TWICE, text),)
 
 
-def _unseen_lists(shapes: Shapes) -> Mask:
-    """Which of the operators with shapes work on a list of tensors, such as all weights, of none of which the trace has the shape."""
-    return np.array([not any(o.shapes) and "TensorList" in o.dtypes for o in shapes.operators] or [False], bool)
+def _grown(were: Mapping[int, int], are: Mapping[int, int], inner: bool | None) -> float:
+    """How many times as many values the weights have, which are given by layer: of the layers, of what is outside, or of all (None). Ranks
+    that share states exchange the one and the other by themselves."""
+    now, was = (sum(n for layer, n in each.items() if inner is None or (layer >= 0) == inner) for each in (are, were))
+    return now / was if was else 1.0
 
 
 def _rightly_unchanged(shapes: Shapes, change: Resized, weights_of: frozenset[Shape]) -> Mask:
@@ -218,7 +229,7 @@ def unchanged_work(layout: MeasuredLayout, position: int, changed: Int64) -> Int
 
     On a device its kernels count, on a CPU its operators; and exchanges of activations between all ranks, which no shape describes.
     """
-    left: Int64 = np.setdiff1d(_work(layout, position), changed)
+    left: Int64 = excluding(_work(layout, position), changed)
     return left
 
 
