@@ -157,12 +157,11 @@ for _ in range(2):
     assert changes[first : first + 3] == [4096, -4096, 2048]
 
 
-def test_later_ranks_know_from_the_first_what_their_steps_end_by(tmp_path, monkeypatch):
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+def test_later_ranks_know_from_the_first_what_their_steps_end_by(tmp_path):
+    (tmp_path / "mail").mkdir()  # where ranks may write
     body = """
-        import tempfile
-        tempfile.mkstemp("", f"start-{os.environ['RANK']}-")
+        import sys, tempfile
+        tempfile.mkstemp("", f"start-{os.environ['RANK']}-", sys.path[0] + "/mail")
         torch.distributed.init_process_group("nccl")
         rank = torch.distributed.get_rank()
         model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(rank + 1))).cuda()
@@ -170,5 +169,5 @@ def test_later_ranks_know_from_the_first_what_their_steps_end_by(tmp_path, monke
             model(torch.rand(4, 4, device="cuda"))
         """
     found = run(tmp_path, body, ranks=4)
-    starts = [len(list((tmp_path / "temporary").glob(f"start-{rank}-*"))) for rank in range(4)]
+    starts = [len(list((tmp_path / "mail").glob(f"start-{rank}-*"))) for rank in range(4)]
     assert [each.rank for each in found] == [0, 1, 2, 3] and starts == [2, 1, 1, 2]  # the last one runs beside the first

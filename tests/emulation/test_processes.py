@@ -12,13 +12,12 @@ from lumos.emulation.accelerators import emulated_device
 from lumos.emulation.run import Launched, records
 from lumos.errors import LumosError
 
-#: Each rank starts a process of its own, and none of them ever ends. The numbers of both are in a file for each rank.
+#: Each rank starts a process of its own, and none of them ever ends. That one writes for real, the numbers of both, into a file.
 ENDLESS = """
 import os, subprocess, sys
-child = subprocess.Popen([sys.executable, "-S", "-c", "while True: __import__('time').sleep(0.05)"])
-with open(f"{sys.argv[1]}/{os.environ['RANK']}.part", "w") as file:
-    file.write(f"{os.getpid()} {child.pid}")
-os.rename(file.name, file.name.replace("part", "pids"))
+child = "import os, sys, time; file = sys.argv[1]; open(file, 'w').write(f'{os.getppid()} {os.getpid()}'); os.rename(file, file + '.pids')"
+child += "\\nwhile True: time.sleep(0.05)"
+subprocess.Popen([sys.executable, "-S", "-c", child, f"{sys.argv[1]}/{os.environ['RANK']}"])
 while True:
     __import__("time").sleep(0.05)
 """

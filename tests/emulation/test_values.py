@@ -128,6 +128,10 @@ assert pickle.loads(pickle.dumps(torch.arange(4))).tolist() == [0, 1, 2, 3]
 torch.save(torch.arange(3), held := io.BytesIO())
 held.seek(0)
 assert torch.load(held).tolist() == [0, 1, 2]
+assert torch.tensor([1], pin_memory=True).is_pinned() and torch.ones(3, device="cuda").cpu().__array__(copy=True).shape == (3,)
+with torch.device("cuda"):
+    assert torch.tensor([1]).is_cuda and torch.as_tensor([1]).is_cuda
+print((own := torch.profiler.profile()).key_averages().table(), list(own.events()))
 step()
 """
     run(tmp_path, STEPS + body)
@@ -160,7 +164,7 @@ for _ in range(2):
     assert numbers.masked_select(torch.rand(10, 2, device="cuda") > 0.5).shape == (20,)
     query = torch.rand(2, 4, 8, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     flex_attention(query, query, query, score_mod=lambda score, *_: score)[0].sum().backward()
-    step()
+    step(), torch.optim.AdamW(cell.parameters(), torch.tensor(1e-3, device="cuda"), fused=True).step()
 """
     (process,) = run(tmp_path, STEPS + body)
     (up,) = (each for each in process.operators if each.name == "aten::cudnn_convolution_transpose")
@@ -273,6 +277,12 @@ torch.library.define("mine::chosen", "(Tensor x, int? most) -> Tensor")
 def _(x, most):
     return x.new_empty(torch.library.get_ctx().new_dynamic_size(max=most), dtype=torch.int64)
 assert [torch.ops.mine.chosen(torch.rand(6, device="cuda"), most).shape[0] for most in (None, 4, 9)] == [6, 4, 6]
+library = torch.library.Library("mine", "FRAGMENT")
+library.define("twice(Tensor x) -> Tensor")
+library.impl("twice", lambda x: x.sin() * 2, "CUDA")  # nothing says what it gives, so it runs by its kernel
+@torch.library.custom_op("mine::half", mutates_args=())
+def half(x: torch.Tensor) -> torch.Tensor:
+    return x.cos() / 2
 other = nn.Linear(8, 4)
 other.weight = Packed(other.weight.data)
 other.cuda().half().float()
@@ -281,10 +291,12 @@ for _ in range(2):
     out = other(torch.rand(2, 8, device="cuda").as_subclass(Named))
     assert isinstance(out, Named) and not isinstance(out.as_subclass(torch.Tensor), Named)
     out.as_subclass(torch.Tensor).sum().backward()
+    assert half(torch.ops.mine.twice(torch.rand(3, device="cuda"))).shape == (3,)
     step()
 assert other.bias.grad.shape == (4,)
 """
-    run(tmp_path, STEPS + body)
+    (process,) = run(tmp_path, STEPS + body)
+    assert {"aten::sin", "aten::mul", "aten::cos", "aten::div"} <= set(leaves(process))
 
 
 #: Gradients of embeddings, and a matrix.
@@ -313,4 +325,6 @@ def test_work_on_sparse_tensors_is_that_on_their_rows(tmp_path):
     assert {each.inputs[0].shape for each in process.operators if each.name == "aten::_index_put_impl_"} == {(99, 8)}
     products = [each.inputs[3].shape for each in process.operators if each.name == "aten::index_add_" and each.inputs[0].shape == (50, 4)]
     assert products == [(200, 4)] * 2, "forward and backward"
+    made = [each for each in process.operators if each.name == "aten::_sparse_coo_tensor_with_dims_and_tensors"]
+    assert made and all(part in each.inputs for each in made for part in each.outputs[0]), "it names its parts, and launches nothing"
     assert "sparse-rows" in {note.code for note in process.notes}

@@ -1,12 +1,11 @@
 """Checkpoints: what a script saves it may load, in this process alone; and trained models are made of their configuration where asked so.
 
-Of a tensor without data its shape, its type and where it was are kept, beside the rest of what is saved.
+Of a tensor without data its shape, its type and where it was are saved, beside the rest, among what the script writes apart.
 A configuration is read from the folder or the cache that the script names; nothing is downloaded.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import io
 from typing import TYPE_CHECKING, Any
@@ -14,27 +13,31 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.nn import Parameter
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lumos.collect.loading import when_loaded
-from lumos.emulation.process.outside import OUTSIDE, leave_unwritten, unwritten
+from lumos.emulation.process.outside import OUTSIDE, is_own
 from lumos.emulation.process.patches import TORCH
 
 if TYPE_CHECKING:
     from lumos.emulation.process.journal import Journal
 
 
-def _kept(tensor: Any) -> Any:
-    """What makes a tensor without data again, on the device that it was on or where `map_location` of `torch.load` says."""
-    return functools.partial(
-        _made, tuple(tensor.shape), tensor.stride(), tensor.dtype, str(tensor.device), tensor.requires_grad, isinstance(tensor, Parameter)
-    )
+#: The mode in which tensors without data are made again, and `map_location` of each call of `torch.load` that runs.
+_loads: list[tuple[Any, Any]] = []
 
 
-def _made(shape: Any, stride: Any, dtype: Any, device: str, requires_grad: bool, is_parameter: bool, map_location: Any) -> Any:
-    place = map_location.get(device, device) if isinstance(map_location, dict) else map_location or device
-    made = torch.empty_strided(shape, stride, dtype=dtype, device="cpu" if callable(place) else place)
-    return Parameter(made, requires_grad) if is_parameter else made.requires_grad_(requires_grad)
+def _reduced(tensor: Any, _: int) -> Any:
+    """A tensor without data, as it is pickled: what makes it again, on the device that it was on or where it is loaded to."""
+    given = str(tensor.device), tensor.requires_grad, isinstance(tensor, Parameter)
+    return _made, (tuple(tensor.shape), tensor.stride(), tensor.dtype, *given)
+
+
+def _made(shape: Any, stride: Any, dtype: Any, device: str, requires_grad: bool, is_parameter: bool) -> Any:
+    mode, asked = _loads[-1]
+    place = asked.get(device, device) if isinstance(asked, dict) else asked or device
+    with mode:
+        made = torch.empty_strided(shape, stride, dtype=dtype, device="cpu" if callable(place) else place)
+        return Parameter(made, requires_grad) if is_parameter else made.requires_grad_(requires_grad)
 
 
 #: What torch and others save without Python's files, by module.
@@ -46,29 +49,32 @@ _SAVERS = dict.fromkeys(
 }  # fmt: skip
 
 
-def saving(journal: Journal) -> None:
-    """Checkpoints are not saved, but in this process, so that what a script has saved it may load."""
+def saving(journal: Journal, mode: Any) -> None:
+    """Checkpoints are not saved, but apart, so that what a script has saved it may load."""
+    _loads.append((mode, None))
+    FakeTensor.__reduce_ex__ = _reduced
+    torch.serialization.add_safe_globals([_made])
 
     def nothing(*_: Any, **__: Any) -> None:
         journal.assume("not-saved", "checkpoints are not saved")
 
     @OUTSIDE.around(torch, "save")
-    def save(write: Any, content: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(file, io.BytesIO) and not any(isinstance(each, FakeTensor) for each in tree_leaves(content)):
-            with unset_fake_temporarily():
-                return write(content, file, *args, **kwargs)
-        kept = tree_map_only(FakeTensor, _kept, content)
-        if isinstance(file, io.BytesIO):
-            file.kept = kept  # type: ignore[attr-defined]
-        leave_unwritten(file, kept)
-        return nothing()
+    def save(write: Any, content: Any, file: Any, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(file, io.BytesIO):
+            nothing()
+        with unset_fake_temporarily():
+            write(content, OUTSIDE.apart(file, {}, is_new=True), *args, **kwargs)
 
     @OUTSIDE.around(torch, "load")
     def load(read: Any, file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if (kept := getattr(file, "kept", None) or unwritten(file)) is not None:
-            return tree_map_only(functools.partial, lambda each: each(map_location), kept)
-        with unset_fake_temporarily() if isinstance(file, io.BytesIO) else contextlib.nullcontext():
+        if not is_own(file):
             return read(file, map_location, *args, **kwargs)
+        _loads.append((mode, map_location))
+        try:
+            with unset_fake_temporarily():
+                return read(file, "cpu", *args, **kwargs)
+        finally:
+            _loads.pop()
 
     def cut(loaded: Any, names: tuple[str, ...]) -> None:
         for owner, _, name in (each.rpartition(".") for each in names):

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumos.emulation.process.allocator import CachingAllocator
-from lumos.emulation.process.outside import make_folder, open_file
 from lumos.emulation.process.script import is_of_lumos
 from lumos.emulation.process.settings import SNAPSHOTS
 from lumos.emulation.process.versions import TORCH_VERSION
@@ -114,11 +113,8 @@ class DeviceMemory:
         name = f"rank{self._settings.rank}.{Path(os.fsdecode(filename)).name}"
         folder = Path(self._settings.file).parent / SNAPSHOTS
         self._journal.assume("snapshot-kept", f"the snapshot of the device's memory that the script makes is {name}, beside the traces")
-        if not folder.exists():
-            make_folder(folder)
-        descriptor = open_file(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        with os.fdopen(descriptor, "wb") as file:
-            pickle.dump(self._snapshot(), file)
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_bytes(pickle.dumps(self._snapshot()))
 
 
 def _nothing(*_: Any, **__: Any) -> None:

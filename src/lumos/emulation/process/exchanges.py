@@ -53,6 +53,7 @@ class Exchanges:
         declared = [each.name for each in func._schema.arguments]
         given = dict(zip(declared, args, strict=False)) | kwargs
         note = self._note(word, given)
+        _check_sizes(note, given)
         self._storages.owners.exchanged(note.storages)
         with self._journal.around(note, opened=True) as number:
             pass
@@ -133,6 +134,16 @@ def _sides(word: str, given: dict[str, Any]) -> tuple[CollectiveKind, list[Any],
         return kind, both if kind is not CollectiveKind.RECEIVE else [], both if kind is not CollectiveKind.SEND else []
     sends, receives = (list(tensors_in(given[each] for each in given if each.startswith(side))) for side in ("input", "output"))
     return kind, sends, receives
+
+
+def _check_sizes(exchange: Exchange, given: dict[str, Any]) -> None:
+    """Raise the error of NCCL's backend where one tensor for all members has not the size of theirs together."""
+    size = torch.distributed.ProcessGroup.unbox(given["process_group"]).size()
+    _, sends, receives = _sides(exchange.name, given)
+    parts = {CollectiveKind.ALL_GATHER: (receives, sends), CollectiveKind.REDUCE_SCATTER: (sends, receives)}.get(exchange.kind, ((), ()))
+    for whole, part in zip(*parts, strict=False) if len(sends) == len(receives) else ():
+        if whole.numel() != size * part.numel():
+            raise ValueError(f"{exchange.name}: {whole.numel()} elements for all {size} ranks, but {part.numel()} of each")
 
 
 def _peer(given: dict[str, Any], group: Any) -> int:

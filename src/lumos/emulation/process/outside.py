@@ -1,8 +1,8 @@
 """What the script would do to the world outside, which an emulated one must not: it learns nothing, so nothing of it is kept or told.
 
-All of it is cut from the start of Python on, before the script imports torch. Files that it writes are swallowed, except temporary ones
-that it made itself, and files are not removed or renamed; a database is a copy in memory; no connection is made; sleeps are short. A
-program that is Python runs, since it is under the same roof; any other is as if it were not installed.
+All of it is cut from the start of Python on, before the script imports torch. What it writes, temporary files and checkpoints too, lies
+apart, where it finds it until it ends; files are not removed or renamed, and a database is a copy; no connection is made; sleeps are short.
+A program that is Python runs, since it is under the same roof; any other is as if it were not installed.
 """
 
 from __future__ import annotations
@@ -30,21 +30,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-#: The functions that make files and folders, as they are before any is cut.
-make_folder, open_file = os.mkdir, os.open
 #: Functions of the operating system that change a file or a folder, the first argument, or two.
 _CHANGING = (
     "remove", "unlink", "rename", "replace", "rmdir", "truncate", "symlink", "link", "chmod", "chown", "utime",
     "mkfifo", "mknod",
 )  # fmt: skip
 _LONGEST_SLEEP = 0.01  # seconds; not none at all, so that a thread that waits in a loop leaves the processor to others
-_DEVICES = ("/dev/", "/proc/")
-_temporary = os.path.realpath(tempfile.gettempdir())
-_made: set[str] = set()
 _settings = json.loads(os.environ.get("LUMOS_EMULATE", "{}"))
 #: The folder of what this process, and those that it starts, write in the place of other files: beside its record, which goes with it.
 _FILES = f"{os.path.realpath(_settings.get('file', 'none'))}.files"
-_unwritten: dict[str, Any] = {}
+#: Where everybody may write: temporary files lie apart from the start; ranks leave each other messages, and snapshots of memory.
+_FREE = ("/dev/", "/proc/", _FILES, *(f"{os.path.dirname(_FILES)}/{each}" for each in ("mail", "objects", "snapshots")))  # noqa: PTH120
 
 
 class Outside(Patches):
@@ -59,6 +55,8 @@ class Outside(Patches):
         """Cut them."""
         if os.getpid() == os.getsid(0):
             shutil.rmtree(_FILES, ignore_errors=True)  # of an earlier run, where this one begins anew
+        tempfile.tempdir = os.environ["TMPDIR"] = f"{_FILES}/tmp"
+        os.makedirs(tempfile.tempdir, exist_ok=True)  # noqa: PTH103
         self._files()
         self._programs()
         self.around(sys, "excepthook")(self._fail)
@@ -92,7 +90,7 @@ class Outside(Patches):
             if "opener" in kwargs or may_change(file):
                 return opened(file, mode, *args, **kwargs)
             if set(mode) & set("wax+"):
-                return opened(self._apart(file, kwargs, is_new=bool(set(mode) & set("wx"))), mode.replace("x", "w"), *args, **kwargs)
+                return opened(self.apart(file, kwargs, is_new=bool(set(mode) & set("wx"))), mode.replace("x", "w"), *args, **kwargs)
             return opened(_own(file) if os.path.lexists(_own(file)) else file, mode, *args, **kwargs)
 
         @self.around(os, "open")
@@ -103,12 +101,12 @@ class Outside(Patches):
                 return int(opened(file, flags, *args, **kwargs))
             if kwargs.get("dir_fd") is not None:  # a name in an open folder, which none apart stands for
                 return int(opened(os.devnull, os.O_RDWR))
-            return int(opened(self._apart(file, kwargs, is_new=bool(flags & os.O_TRUNC)), flags | os.O_CREAT, *args))
+            return int(opened(self.apart(file, kwargs, is_new=bool(flags & os.O_TRUNC)), flags | os.O_CREAT, *args))
 
         self.around(os, *_CHANGING)(_unless_others)
-        self.around(os, "mkdir", "makedirs")(lambda make, path, *given, **named: make(self._apart(path, named), *given, **named))
+        self.around(os, "mkdir", "makedirs")(lambda make, path, *given, **named: make(self.apart(path, named), *given, **named))
 
-        @self.around(os, "stat", "listdir")
+        @self.around(os, "stat", "listdir", "scandir", "chdir")
         def found(look: Any, path: Any = ".", *args: Any, **kwargs: Any) -> Any:
             try:
                 return look(path, *args, **kwargs)
@@ -119,7 +117,7 @@ class Outside(Patches):
 
         self.around(shutil, "rmtree", "move")(_unless_others)
 
-    def _apart(self, file: Any, named: dict[str, Any], is_new: bool = False) -> Any:
+    def apart(self, file: Any, named: dict[str, Any], is_new: bool = False) -> Any:
         """What the script writes in the place of a file or folder that is not its own: one apart, with the content of that unless it is
         new, which it finds there from then on."""
         if named.get("dir_fd") is not None or may_change(file):
@@ -160,36 +158,21 @@ class Outside(Patches):
     def _databases(self, module: Any) -> None:
         def apart(connect: Any, database: Any, *args: Any, **kwargs: Any) -> Any:
             is_no_file = database == ":memory:" or kwargs.get("uri")
-            return connect(database if is_no_file else self._apart(database, kwargs), *args, **kwargs)
+            return connect(database if is_no_file else self.apart(database, kwargs), *args, **kwargs)
 
         for owner in {id(each): each for each in (module, sys.modules.get("sqlite3.dbapi2", module))}.values():
             self.around(owner, "connect")(apart)
 
 
 def may_change(file: Any) -> bool:
-    """Whether a file is the script's own: temporary, and not there before, or none at all. A new one counts as made from then on."""
-    if not isinstance(file, (str, bytes, os.PathLike)):
-        return True
-    path = os.path.realpath(os.fsdecode(file))
-    if path.startswith((*_DEVICES, _FILES)):
-        return True
-    if not path.startswith(_temporary + os.sep):
-        return False
-    if not os.path.lexists(path):
-        _made.add(path)
-    return _is_made(path)
+    """Whether a file lies where the script may write, or is none at all."""
+    return not isinstance(file, (str, bytes, os.PathLike)) or os.path.realpath(os.fsdecode(file)).startswith(_FREE)
 
 
-def leave_unwritten(file: Any, content: Any) -> None:
-    """Let a file count as written by the script that is not there, such as a checkpoint, so that the script may rename and read it."""
-    if isinstance(file, (str, bytes, os.PathLike)):
-        _unwritten[os.path.realpath(os.fsdecode(file))] = content
-
-
-def unwritten(file: Any) -> Any:
-    """What the script would have written to a file that is not there; None where it did not."""
-    path = os.path.realpath(os.fsdecode(file)) if isinstance(file, (str, bytes, os.PathLike)) else ""
-    return None if os.path.lexists(path) else _unwritten.get(path)
+def is_own(file: Any) -> bool:
+    """Whether the script has written a file, which may be an open one or in memory alone."""
+    named = getattr(file, "name", file)
+    return not isinstance(named, (str, bytes, os.PathLike)) or os.path.lexists(_own(named)) or may_change(named)
 
 
 def _own(file: Any) -> str:
@@ -197,20 +180,9 @@ def _own(file: Any) -> str:
     return _FILES + os.path.realpath(os.fsdecode(file))
 
 
-def _is_made(path: str) -> bool:
-    """Whether the script made a path or a folder that it lies in."""
-    return any(str(each) in _made for each in (Path(path), *Path(path).parents))
-
-
 def _unless_others(function: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
-    """Do it where all paths that it is given are the script's own, else nothing. Names in an open folder follow from a call for that
-    folder. A file that was not written can be given another name, which is not written either."""
+    """Do it to what lies apart, of all paths that it is given. Names in an open folder follow from a call for that folder."""
     paths = [each for each in (file, *args[:1]) if isinstance(each, (str, bytes, os.PathLike))]
-    path = os.path.realpath(os.fsdecode(file)) if file in paths else ""
-    if path in _unwritten and not os.path.lexists(path):
-        for each in paths:
-            leave_unwritten(each, _unwritten[path])
-        return None
     if kwargs.get("dir_fd") is not None or all(map(may_change, paths)):
         return function(file, *args, **kwargs)
     apart = [each if may_change(each) else _own(each) for each in paths]
@@ -241,7 +213,10 @@ def _asked_by_python() -> bool:
     return frame is not None and frame.f_code.co_filename.startswith(library) and "site-packages" not in frame.f_code.co_filename
 
 
-def _refuse(_: Any, __: Any, *given: Any) -> None:
+def _refuse(connect: Callable[..., Any], end: Any, *given: Any) -> Any:
+    """Of connections, only those by a file that lies apart, as between the processes of a script, are made."""
+    if end.family == socket.AF_UNIX and may_change(given[-1]):
+        return connect(end, *given)
     raise ConnectionRefusedError(f"an emulated script makes no connection ({given[-1]})")
 
 

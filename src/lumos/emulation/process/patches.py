@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 class Patches:
@@ -44,13 +44,16 @@ def _with(function: Callable[..., Any], before: Any) -> Callable[..., Any]:
 
 
 class Silent:
-    """Takes whatever it is given, does nothing and says nothing."""
+    """Takes whatever it is given, does nothing and says nothing, as often as it is asked: it holds nothing."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
     def __getattr__(self, _: str) -> Any:
-        return lambda *_, **__: None
+        return Silent
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
 
 
 #: Of torch, for good.

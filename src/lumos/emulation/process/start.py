@@ -109,7 +109,7 @@ class _Emulation:
         yield torch_functions.parameters, mode
         yield torch_functions.values, mode
         yield torch_functions.higher_order, journal, mode
-        yield checkpoints.saving, journal
+        yield checkpoints.saving, journal, mode
         if settings.device.is_amd:
             message = "operators have the names of NVIDIA's libraries, whose place hipBLASLt and MIOpen take there"
             journal.assume("names-of-nvidia", message)

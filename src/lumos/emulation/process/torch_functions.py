@@ -18,7 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from lumos.collect.loading import when_loaded
-from lumos.emulation.process.operators.stand_ins import ALL_SELECTED
+from lumos.emulation.process.operators.stand_ins import ALL_SELECTED, pin
 from lumos.emulation.process.patches import TORCH, Silent
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def values(mode: Any) -> None:
         name = str(tensor.dtype).removeprefix("torch.").replace("bfloat16", "float32")
         return library.broadcast_to(library.ones((), dtype=name), tuple(tensor.shape))
 
-    torch.Tensor.__array__ = lambda tensor, dtype=None: tensor.numpy() if dtype is None else tensor.numpy().astype(dtype)
+    torch.Tensor.__array__ = lambda tensor, dtype=None, **_: tensor.numpy() if dtype is None else tensor.numpy().astype(dtype)
 
     @TORCH.around(torch.Tensor, "__format__")
     def formatted(text: Any, tensor: Any, specification: str) -> str:
@@ -159,11 +159,14 @@ def values(mode: Any) -> None:
         nested = isinstance(data, (list, tuple)) and any(isinstance(each, (list, tuple, FakeTensor)) for each in data)
         return [read(each) for each in data] if nested else data
 
+    torch.utils._device._device_constructors()  # by which `with torch.device(…)` knows these functions, kept as they are
+
     @TORCH.around(torch, "tensor")
     @TORCH.around(torch, "as_tensor")
-    def made(make: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+    def made(make: Any, data: Any, *args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
         torch._C._set_only_lift_cpu_tensors(mode.kind != "cpu")  # of each thread: data are on the host first, also in a backward pass
-        return make(data if isinstance(data, torch.Tensor) else read(data), *args, **kwargs)
+        out = make(data if isinstance(data, torch.Tensor) else read(data), *args, **kwargs)
+        return pin(out) if pin_memory else out
 
     @TORCH.around(torch.Tensor, "isfinite")
     @TORCH.around(torch, "isfinite")
@@ -280,8 +283,7 @@ def profilers(journal: Journal, stepped: Callable[[bool], None]) -> None:
 
     torch.profiler.profile = torch.autograd.profiler.profile = Profile
     torch.autograd.profiler.emit_nvtx = lambda *_, **__: contextlib.nullcontext()
-    for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
-        setattr(torch.cuda.nvtx, name, lambda *_: None)
+    torch.cuda.nvtx._nvtx = Silent()
 
 
 #: Arguments of a data loader that are about its workers, and about the memory that they fill.

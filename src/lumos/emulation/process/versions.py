@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from lumos.emulation.process.outside import OUTSIDE
 from lumos.emulation.process.settings import EmulationSettings
 from lumos.errors import LumosError
 
@@ -43,6 +44,7 @@ def served() -> Iterator[None]:
         message = str(error)
     except (AttributeError, ImportError, TypeError) as error:
         message = f"torch {torch.__version__} is laid out otherwise than the versions that can be emulated with ({error}): {REMEDY}"
+    OUTSIDE.take_back()
     Path(EmulationSettings.here().file).with_suffix(".error").write_text(message, encoding="utf-8")
     os._exit(1)
 

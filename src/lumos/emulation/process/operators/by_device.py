@@ -181,21 +181,16 @@ def launch_as_operators(device: Device) -> None:
                     _operator(kernel.fn.__name__)(given)
 
     when_loaded("triton.runtime.jit", launches)
+    when_loaded("torch._library.triton", lambda module: setattr(module, "is_wrap_triton_enabled", lambda: False))
     when_loaded("triton.runtime.driver", lambda module: module.driver.set_active(_driver(device)))
 
 
 @cache
 def _operator(name: str) -> Any:
     """The operator that stands for a kernel: it may write into all that it is given, and gives nothing back."""
-    library = torch.library.Library(_NAMESPACE, "FRAGMENT")
-    library.define(f"{name}(Tensor(a!)[] given) -> ()")
-    torch.library.register_fake(f"{_NAMESPACE}::{name}", lambda _: None, lib=library)
-    _kept.append(library)
+    torch.library.define(f"{_NAMESPACE}::{name}", "(Tensor(a!)[] given) -> ()")
+    torch.library.register_fake(f"{_NAMESPACE}::{name}", lambda _: None)
     return getattr(getattr(torch.ops, _NAMESPACE), name)
-
-
-#: Libraries of operators last as long as the process.
-_kept: list[Any] = []
 
 
 def _driver(device: Device) -> Any:

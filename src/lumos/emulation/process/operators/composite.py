@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
 
 from lumos.errors import LumosError
 from lumos.operators.table import clears
@@ -42,14 +43,23 @@ def follows(func: Any, device: str) -> bool:
     if func.namespace == "_c10d_functional":
         return True  # they call c10d
     if func.namespace != "aten" or (device == "cpu" and _name(func) in _OWN_KERNEL_OF_HOST):
-        return False
+        return func.namespace != "aten" and bool(in_python(func))
     return _name(func) in _declared("CPU" if device == "cpu" else "CUDA")
 
 
 def implementation(func: Any) -> str:
     """Which of the implementations for all kinds of devices an operator has that `follows`; any, for one outside of ATen."""
     kinds = _kinds().get(_name(func), frozenset())
-    return next((each for each in _EXPLICIT if each in kinds), _EXPLICIT[0])
+    return next((each for each in _EXPLICIT if each in kinds), in_python(func) or _EXPLICIT[0])
+
+
+@cache
+def in_python(func: Any) -> str:
+    """For what kind of devices an operator of a library's has a kernel in Python, where nothing else says what it gives; "" without."""
+    made, has = OPDEFS.get(func._schema.name), torch._C._dispatch_has_kernel_for_dispatch_key
+    if made._abstract_fn if made is not None else any(has(func.name(), key) for key in ("Meta", _IMPLICIT)):
+        return ""
+    return next((each for each in ("CUDA", *_EXPLICIT) if f"{func.name().replace('::', '/')}/{each}" in torch.library._impls), "")
 
 
 def has_kernel(func: Any, device: str) -> bool:

@@ -135,7 +135,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
 
     def _quietly(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Outside of the recorded steps, only memory is kept account of."""
-        if func.namespace == "_c10d_functional" or by_device.chooses(func, self.kind):
+        if (func.namespace != "aten" and follows(func, self.kind)) or by_device.chooses(func, self.kind):
             return self._by_parts(func, types, args, kwargs)  # by torch's rules for shapes, a wait would make a tensor of its own
         out = self._result(func, types, args, kwargs)
         for each in out if isinstance(out, (list, tuple)) else (out,):
@@ -216,7 +216,9 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
                 if not any(words in str(error) for words in _ASKS_DEVICE):
                     raise
                 layouts = {each.layout for each in tensors_in((args, kwargs))} - {torch.strided}
-                raise UnsupportedOperatorException(" of ".join(map(str, (func, *layouts)))) from error
+                if func._schema.returns:
+                    raise UnsupportedOperatorException(" of ".join(map(str, (func, *layouts)))) from error
+                out = None  # it writes into what it is given
             stand_ins.check_placed(self, func, args)
             self.known.follow(func, args, kwargs, out)
         stand_ins.pass_on(self, func, args, kwargs, out)

@@ -223,10 +223,10 @@ class Storages:
         return f"It holds {', '.join(f'{said(size)} {kind}' for kind, size in found.most_common() if size)}" if any(found.values()) else ""
 
     def as_argument(self, value: Any) -> Argument:
-        """A value of a call, as the record keeps it."""
-        if isinstance(value, (list, tuple)):
-            return [self._single(each) for each in value]
-        return self._single(value)
+        """A value of a call, as the record keeps it: of a tensor that is made of others, those."""
+        if hasattr(type(value), "__tensor_flatten__"):
+            value = [getattr(value, name) for name in type(value).__tensor_flatten__(value)[0]]
+        return [self._single(each) for each in value] if isinstance(value, (list, tuple)) else self._single(value)
 
     def _single(self, value: Any) -> Single:
         if isinstance(value, torch.Tensor):
