@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.analyze.loop.steps import Members
-    from lumos.graph.table import Graph
     from lumos.trace.table import Int64
 
 
@@ -88,8 +87,9 @@ def _roles(owners: Members, symbol: Int64) -> Int64:
     of_rank: dict[int, list[int]] = {rank: [] for rank in graph.ranks}
     for i, processor in enumerate(graph.processors):
         of_rank[processor.rank].append(i)
+    lanes = graph.processors
     for own in of_rank.values():
-        shared = [(_shared(works[i], works[j]), -j, -i) for i in own for j in first if _alike(graph, i, j)]
+        shared = [(_shared(works[i], works[j]), -j, -i) for i in own for j in first if lanes[i].is_stream == lanes[j].is_stream]
         taken: set[int] = set()
         for common, j, i in sorted(shared, reverse=True):
             if common and -i not in taken and -j not in taken:
@@ -97,10 +97,6 @@ def _roles(owners: Members, symbol: Int64) -> Int64:
                 taken |= {-i, -j}
         first += [i for i in own if i not in taken]
     return role
-
-
-def _alike(graph: Graph, one: int, other: int) -> bool:
-    return graph.processors[one].is_stream == graph.processors[other].is_stream
 
 
 def _shared(one: Counter[int], other: Counter[int]) -> int:

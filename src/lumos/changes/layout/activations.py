@@ -112,13 +112,13 @@ def gathered(layout: MeasuredLayout, position: int, by_layer: Mapping[int, int],
     return np.sort(facts.task[mine & same]).astype(np.int64)
 
 
-def as_large_as_layers(layout: MeasuredLayout, rows: Int64, by_layer: Mapping[int, int]) -> NDArray[np.bool_]:
-    """Which exchanges, by the rows of the graph's facts, have as many values as a layer has weights, wherever they are called: what is
-    gathered is called ahead, and what is scattered behind. by_layer: as of `gathered`."""
+def as_large_as_weights(layout: MeasuredLayout, rows: Int64, by_layer: Mapping[int, int], *, inner: bool) -> NDArray[np.bool_]:
+    """Which exchanges, by the rows of the graph's facts, have as many values as a layer has weights (`inner`), or as all outside, wherever
+    they are called: what is gathered is called ahead, and what is scattered behind. by_layer: as of `gathered`."""
     facts = layout.segmentation.graph.collectives
-    layers_of = {width * count for layer, count in by_layer.items() if layer >= 0 and count for width in WIDTHS} or {1}
+    known = {width * count for layer, count in by_layer.items() if (layer >= 0) == inner and count for width in WIDTHS} or {1}
     nbytes = np.array([recorded_exchange(facts, row).nbytes for row in rows.tolist()] if facts is not None else [], np.float64)
-    same: NDArray[np.bool_] = (np.abs(nbytes[:, None] / np.array(sorted(layers_of))[None, :] - 1) < PADDED).any(axis=1)
+    same: NDArray[np.bool_] = (np.abs(nbytes[:, None] / np.array(sorted(known))[None, :] - 1) < PADDED).any(axis=1)
     return same
 
 

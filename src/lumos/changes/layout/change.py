@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.changes.layout.accumulate import accumulation
-from lumos.changes.layout.activations import in_forward
+from lumos.changes.layout.activations import as_large_as_weights, in_forward
 from lumos.changes.layout.measured_layout import NOTHING, Extra
 from lumos.changes.layout.pipeline.recorded import recorded_pipeline
 from lumos.changes.layout.prices import TaskPrices, exactly
@@ -82,7 +82,12 @@ def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
     ranks = tuple(_relayered(layout, items, new) for items in layout.ranks)
     prices = layout.prices.copy()
     for position, (trace, exchanged) in enumerate(zip(job.traces, exchanged_by_rank(layout, job), strict=True)):
-        updates = excluding(whole_updates(layout, position), unique(exchanged.gradients, exchanged.copies))
+        facts, outside = segmentation.graph.collectives, exchanged.gradients[:0]  # exchanges of what is outside the layers alone
+        if facts is not None:
+            rows = np.flatnonzero(np.isin(facts.task, exchanged.gradients))
+            outside = facts.task[rows[as_large_as_weights(layout, rows, weights(segmentation, position, trace), inner=False)]].astype(int)
+        apart = np.append(outside, exchanged.copies) if len(outside) else outside
+        updates = excluding(whole_updates(layout, position), apart)
         _more_updates(prices, layout, position, trace, updates, new)
     change = f"layers = {count // each * stages} (measured: {recorded_layers(layout, job)})"
     if each > 1:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.changes.layout.activations import as_large_as_layers, in_embedding, in_forward, measured_ranks, of_stream, shared_keys
+from lumos.changes.layout.activations import as_large_as_weights, in_embedding, in_forward, measured_ranks, of_stream, shared_keys
 from lumos.changes.layout.measured_layout import rewriting, shaped_as_recorded
 from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.prices import exactly
@@ -120,15 +120,16 @@ def to_sizes(
             in_lists = work.like(lambda o: not any(o.shapes) and "TensorList" in o.dtypes)  # of whose tensors the trace has no shape
             shown = work.tasks[shaped & ~in_lists]
             rows = _of_weights(layout, position, exchanges[position].gathers)
-            of_layers = as_large_as_layers(layout, rows, were)
+            exchanged = np.full(len(rows), _grown(were, are, None))
             moved = unique(excluding(copies, shown), parts[position][np.isin(parts[position], copies)])
             updated = excluding(unique(_updates(layout, position, shown), parts[position]), moved)
             prices.multiply(updated, exactly(_grown(were, are, None)))
             for inner in (False, True):
                 times = _grown(were, are, inner if exchanges[position].stage >= 2 else None)
                 prices.multiply(moved[(segmentation.layer[moved] >= 0) == inner], exactly(times))
-                become = partial(lambda times, before: (before.of(times),), times)
-                after = regroup(after, rows[of_layers == inner].tolist(), become)
+                exchanged[as_large_as_weights(layout, rows, were, inner=inner)] = times
+            for times in unique(exchanged).tolist():
+                after = regroup(after, rows[exchanged == times].tolist(), partial(lambda times, before: (before.of(times),), times))
             changed.append(unique(updated, moved))
         stays = _rightly_unchanged(shapes, change, shapes_of_weights(shapes.counted()))
         same = np.concatenate((copies, work.tasks[shaped & stays[work.number]], *changed))

@@ -143,7 +143,9 @@ def _model(traces: Sequence[Trace]) -> Iterator[Evidence]:
     names = {trace.rank: _operators(trace) for trace in traces}
     names = {rank: some for rank, some in names.items() if len(some) >= FEWEST_OPERATORS}
     strange = [
-        rank for rank, own in names.items() if len(names) > 1 and not any(_alike(own, other) for r, other in names.items() if r != rank)
+        rank
+        for rank, own in names.items()
+        if len(names) > 1 and not any(len(own & it) > ALIKE * len(own | it) for other, it in names.items() if other != rank)
     ]
     if strange:
         message = f"{listed(strange)} ran other operators than every other rank, as ranks of another model do"
@@ -155,10 +157,6 @@ def _operators(trace: Trace) -> frozenset[str]:
     present = np.zeros(len(trace.strings), bool)
     present[trace.name[(trace.category == Category.OPERATOR) & ~is_step_mark(trace)]] = True
     return frozenset(trace.strings[i] for i in np.flatnonzero(present).tolist())
-
-
-def _alike(one: frozenset[str], other: frozenset[str]) -> bool:
-    return len(one & other) > ALIKE * len(one | other)
 
 
 def _steps(traces: Sequence[Trace]) -> Iterator[Evidence]:
