@@ -78,9 +78,9 @@ def _roles(owners: Members, symbol: Int64) -> Int64:
     graph = owners.graph
     owned = np.flatnonzero(owners.step >= 0)
     works: list[Counter[int]] = [Counter() for _ in graph.processors]
-    pairs, counts = np.unique(graph.processor[owned] * _above(symbol) + symbol[owned], return_counts=True)
+    pairs, counts = np.unique(symbol[owned] * len(graph.processors) + graph.processor[owned], return_counts=True)
     for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
-        processor, name = divmod(pair, _above(symbol))
+        name, processor = divmod(pair, len(graph.processors))
         works[processor][name] = count
     role = np.arange(len(graph.processors))
     first: list[int] = []  # the first processor of every role
