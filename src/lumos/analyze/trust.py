@@ -76,14 +76,11 @@ def grade(evidence: Iterable[Evidence]) -> Trust:
     by_code: dict[str, list[Evidence]] = {}
     for found in sorted(evidence, key=lambda each: (_WORST_FIRST.index(each.grade), -each.share)):
         by_code.setdefault(found.code, []).append(found)
-    reasons = tuple(Diagnostic(code, found[0].message + _more(len(found) - 1)) for code, found in by_code.items())
+    more = {code: f" (and {len(found) - 1} more like it)" for code, found in by_code.items() if len(found) > 1}
+    reasons = tuple(Diagnostic(code, found[0].message + more.get(code, "")) for code, found in by_code.items())
     gravest = next((found[0].grade for found in by_code.values()), Grade.SOUND)
     unknown = sum(max(each.share for each in found) for found in by_code.values())
     return Trust(gravest, reasons, min(unknown, 1.0))
-
-
-def _more(others: int) -> str:
-    return f" (and {others} more like it)" if others else ""
 
 
 def with_evidence(trust: Trust, evidence: tuple[Evidence, ...]) -> Trust:

@@ -33,7 +33,6 @@ from lumos.units import duration
 from lumos.vocabulary import Grade
 
 if TYPE_CHECKING:
-
     from lumos.analyze.loop.steady import Steady
     from lumos.graph.table import Graph
     from lumos.trace.table import Job

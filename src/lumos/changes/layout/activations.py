@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from lumos.trace.table import excluding, unique
 from lumos.vocabulary import CollectiveKind, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -106,20 +106,21 @@ def gathered(layout: MeasuredLayout, position: int, by_layer: Mapping[int, int],
     mine = facts.of_kind(CollectiveKind.ALL_GATHER) & (facts.size > 1) & in_forward(layout.segmentation)
     mine &= graph.position_of_task[facts.task] == position
     mine[stream] = False
-    values = facts.nbytes * facts.size
-    sizes_of = np.array([width * count for count in set(by_layer.values()) if count for width in WIDTHS] or [1], np.float64)
-    same = (np.abs(values[:, None] / sizes_of[None, :] - 1) < PADDED).any(axis=1)
-    return np.sort(facts.task[mine & same]).astype(np.int64)
+    return np.sort(facts.task[mine & _as_many(facts.nbytes * facts.size, by_layer.values())]).astype(np.int64)
 
 
-def as_large_as_weights(layout: MeasuredLayout, rows: Int64, by_layer: Mapping[int, int], *, inner: bool) -> NDArray[np.bool_]:
-    """Which exchanges, by the rows of the graph's facts, have as many values as a layer has weights (`inner`), or as all outside, wherever
-    they are called: what is gathered is called ahead, and what is scattered behind. by_layer: as of `gathered`."""
+def weights_carried(layout: MeasuredLayout, rows: Int64, by_layer: Mapping[int, int]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which exchanges, by the rows of the graph's facts, have as many values as a layer has weights, and which as all outside the layers:
+    what is gathered is called ahead, and what is scattered behind. by_layer: as of `gathered`."""
     facts = layout.segmentation.graph.collectives
-    known = {width * count for layer, count in by_layer.items() if (layer >= 0) == inner and count for width in WIDTHS} or {1}
     nbytes = np.array([recorded_exchange(facts, row).nbytes for row in rows.tolist()] if facts is not None else [], np.float64)
-    same: NDArray[np.bool_] = (np.abs(nbytes[:, None] / np.array(sorted(known))[None, :] - 1) < PADDED).any(axis=1)
-    return same
+    return _as_many(nbytes, (n for layer, n in by_layer.items() if layer >= 0)), _as_many(nbytes, [by_layer.get(-1, 0)])
+
+
+def _as_many(nbytes: NDArray[Any], counts: Iterable[int]) -> NDArray[np.bool_]:
+    """Which exchanges have as many values as one of the counts; a few more are padding."""
+    known = np.array([width * count for count in set(counts) if count for width in WIDTHS] or [1], np.float64)
+    return np.asarray((np.abs(nbytes[:, None] / known - 1) < PADDED).any(axis=1))
 
 
 def measured_ranks(layout: MeasuredLayout, rows: Int64) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.changes.layout.accumulate import accumulation
-from lumos.changes.layout.activations import as_large_as_weights, in_forward
+from lumos.changes.layout.activations import in_forward, weights_carried
 from lumos.changes.layout.measured_layout import NOTHING, Extra
 from lumos.changes.layout.pipeline.recorded import recorded_pipeline
 from lumos.changes.layout.prices import TaskPrices, exactly
@@ -30,9 +30,10 @@ from lumos.trace.table import excluding, unique
 from lumos.vocabulary import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
+    from lumos.changes.layout.sharding.exchanged import Exchanged
     from lumos.cost.cluster import Accelerator
     from lumos.graph.table import Graph
     from lumos.segment.segment import Segmentation
@@ -82,13 +83,7 @@ def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
     ranks = tuple(_relayered(layout, items, new) for items in layout.ranks)
     prices = layout.prices.copy()
     for position, (trace, exchanged) in enumerate(zip(job.traces, exchanged_by_rank(layout, job), strict=True)):
-        facts, outside = segmentation.graph.collectives, exchanged.gradients[:0]  # exchanges of what is outside the layers alone
-        if facts is not None:
-            rows = np.flatnonzero(np.isin(facts.task, exchanged.gradients))
-            outside = facts.task[rows[as_large_as_weights(layout, rows, weights(segmentation, position, trace), inner=False)]].astype(int)
-        apart = np.append(outside, exchanged.copies) if len(outside) else outside
-        updates = excluding(whole_updates(layout, position), apart)
-        _more_updates(prices, layout, position, trace, updates, new)
+        _more_updates(prices, layout, position, trace, exchanged, new)
     change = f"layers = {count // each * stages} (measured: {recorded_layers(layout, job)})"
     if each > 1:
         change += f" in each of {each} stacks"
@@ -103,23 +98,31 @@ def recorded_layers(layout: MeasuredLayout, job: Job) -> int:
 
 
 def _more_updates(
-    prices: TaskPrices, layout: MeasuredLayout, position: int, trace: Trace, updates: Int64, layers_of: Sequence[int]
+    prices: TaskPrices, layout: MeasuredLayout, position: int, trace: Trace, exchanged: Exchanged, layers_of: Sequence[int]
 ) -> None:
     """Let an update of all weights at once be that of the weights of other layers, in place: what works on their values takes time in
     proportion to these; what prepares that on the CPU, with the Python between, in proportion to how many weights there are, where the
     trace shows it. The interval reaches to a Python that does not depend on them. layers_of: the new layers, by their measured numbers."""
     segmentation, graph = layout.segmentation, layout.segmentation.graph
     values = weights(segmentation, position, trace)
+    updates = excluding(whole_updates(layout, position), _of_outside(layout, exchanged, values))
     tensors = Counter(gradient.layer for gradient in gradients(segmentation, position, trace)) or values
     works = graph.on_device if graph.on_device.any() else graph.kind == Kind.OPERATOR
     between = np.flatnonzero((graph.kind == Kind.HOST) & np.isin(segmentation.piece, segmentation.piece[updates]))
     for tasks, by_layer in ((updates[works[updates]], values), (updates[~works[updates]], tensors), (between, tensors)):
-        before = sum(by_layer.values())
         if any(layer >= 0 for layer in by_layer):
-            times = (by_layer.get(-1, 0) + sum(by_layer.get(layer, 0) for layer in layers_of)) / before
+            times = (by_layer.get(-1, 0) + sum(by_layer.get(layer, 0) for layer in layers_of)) / sum(by_layer.values())
             prices.multiply(tasks, exactly(times))
             if tasks is between:
                 prices.reach(tasks, 1 / times)
+
+
+def _of_outside(layout: MeasuredLayout, exchanged: Exchanged, by_layer: Mapping[int, int]) -> Int64:
+    """The tasks by which replicas exchange what is outside the layers by itself, with the copies around them. by_layer: weights."""
+    facts, none = layout.segmentation.graph.collectives, exchanged.gradients[:0]
+    rows = none if facts is None else np.flatnonzero(np.isin(facts.task, exchanged.gradients))
+    rows = rows[weights_carried(layout, rows, by_layer)[1]]
+    return none if facts is None or not len(rows) else unique(facts.task[rows].astype(np.int64), exchanged.copies)
 
 
 def pipeline_stages(graph: Graph, job: Job) -> int:

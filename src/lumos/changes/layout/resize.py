@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.changes.layout.activations import as_large_as_weights, in_embedding, in_forward, measured_ranks, of_stream, shared_keys
+from lumos.changes.layout.activations import in_embedding, in_forward, measured_ranks, of_stream, shared_keys, weights_carried
 from lumos.changes.layout.measured_layout import rewriting, shaped_as_recorded
 from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.prices import exactly
@@ -124,10 +124,10 @@ def to_sizes(
             moved = unique(excluding(copies, shown), parts[position][np.isin(parts[position], copies)])
             updated = excluding(unique(_updates(layout, position, shown), parts[position]), moved)
             prices.multiply(updated, exactly(_grown(were, are, None)))
-            for inner in (False, True):
+            for inner, mine in zip((True, False), weights_carried(layout, rows, were), strict=True):
                 times = _grown(were, are, inner if exchanges[position].stage >= 2 else None)
                 prices.multiply(moved[(segmentation.layer[moved] >= 0) == inner], exactly(times))
-                exchanged[as_large_as_weights(layout, rows, were, inner=inner)] = times
+                exchanged[mine] = times
             for times in unique(exchanged).tolist():
                 after = regroup(after, rows[exchanged == times].tolist(), partial(lambda times, before: (before.of(times),), times))
             changed.append(unique(updated, moved))
