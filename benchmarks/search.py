@@ -27,8 +27,7 @@ from lumos.searching.coarse import coarse_step_times
 from lumos.searching.engine import Ray
 from lumos.searching.prices import Prices
 from lumos.searching.search import Found, search_problem
-from lumos.searching.space import Problem, Space, enumerate_plans
-from lumos.searching.structure import passes
+from lumos.searching.space import Problem, Space, enumerate_plans, passes
 
 GPT3 = Problem(load_model("gpt3-175b"), framework_profile("megatron-core"), load_cluster("h100"), 512, 1536, 2048)
 LLAMA = Problem(load_model("llama3-405b"), framework_profile("megatron-core"), load_cluster("h100"), 16384, 2048, 8192)

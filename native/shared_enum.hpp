@@ -1,5 +1,5 @@
 // Enums that Python has too. The text of an enum's names is stored with it, so that a module can say which members it was built
-// with; Python compares that with its own enum of the same name when it imports the module (src/lumos/native.py).
+// with; Python compares that with its own enum of the same name when it imports the module (src/lumos/vocabulary.py).
 #pragma once
 
 // An enum whose values count from 0 in the order of its names, and NAME_TEXT, those names with commas between them.

@@ -20,7 +20,7 @@ SOURCE = ROOT / "src" / "lumos"
 
 #: The parts from the bottom up; those on one line do not import each other.
 ORDER = (
-    ("errors", "extras", "native"),
+    ("errors", "extras"),
     (
         "characters",
         "choices",

@@ -8,10 +8,10 @@ import pytest
 
 from lumos import _engine, _pipeline
 from lumos.graph import table
-from lumos.native import check_enum
 from lumos.plan import schedules
 from lumos.searching import coarse
 from lumos.simulation import tables
+from lumos.vocabulary import check_enum
 
 
 def stale(module: ModuleType, **enums: str) -> SimpleNamespace:

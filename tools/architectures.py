@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lumos.errors import LumosError
-from lumos.model.architectures import ARCHITECTURES, Architecture
-from lumos.model.hugging_face import FULL, KEY_NAMES, READ_KEYS, WINDOWED, read_as
+from lumos.model.hugging_face import ARCHITECTURES, FULL, KEY_NAMES, READ_KEYS, WINDOWED, Architecture, read_as
 from lumos.model.transformer import Model
 
 #: Keys that a configuration says itself, be it for a model or inside one that also sees or hears.

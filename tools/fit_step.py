@@ -23,7 +23,7 @@ from lumos.prediction.validate import Pricers, PublishedRun, job_of, published_s
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.blocks.coefficients import StepCoefficients
+    from lumos.blocks.price import StepCoefficients
     from lumos.plan.job import PlannedJob
     from lumos.prediction.layout import Layout
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tools import fit_step as fitting
 
-from lumos.blocks.coefficients import StepCoefficients, shipped_step_coefficients
+from lumos.blocks.price import StepCoefficients, shipped_step_coefficients
 from lumos.prediction.validate import Scored, score
 
 if TYPE_CHECKING:

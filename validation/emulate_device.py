@@ -34,8 +34,7 @@ from tools.figures import write_result
 from validation.emulated.recorded import Measured, measured_operators
 
 import lumos
-from lumos.blocks.coefficients import kernel_by_kernel
-from lumos.blocks.price import Pricer
+from lumos.blocks.price import Pricer, kernel_by_kernel
 from lumos.cost.cluster import load_cluster
 from lumos.cost.from_trace import accelerator_of
 from lumos.emulation.accelerators import emulated_device

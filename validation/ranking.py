@@ -24,8 +24,7 @@ from tools.document import markdown_table
 from tools.figures import write_result
 from validation.composed import described
 
-from lumos.blocks.coefficients import StepCoefficients, shipped_step_coefficients
-from lumos.blocks.price import Pricer
+from lumos.blocks.price import Pricer, StepCoefficients, shipped_step_coefficients
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
 from lumos.plan.profiles import framework_profile

@@ -25,7 +25,7 @@ from tools.leave_out import thinned as sampled
 from validation.composed import described, independent
 from validation.goals import marked
 
-from lumos.blocks.coefficients import STEP_FILE, StepCoefficients, shipped_step_coefficients
+from lumos.blocks.price import STEP_FILE, StepCoefficients, shipped_step_coefficients
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
 from lumos.plan.job import PlannedJob

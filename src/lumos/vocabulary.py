@@ -1,5 +1,10 @@
 """The closed sets that all parts of Lumos share, each defined once: an enum, the properties of its members, and one parser of
-the spellings that traces, tables and users have for them."""
+the spellings that traces, tables and users have for them.
+
+An enum that C++ uses too is written down twice, and its members pass between the two languages as numbers. A native module of another
+version could take a number for another member and answer wrongly without an error. So each Python module that shares an enum with a
+native module compares the two when it is imported (`check_enum`).
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,13 @@ import re
 from difflib import get_close_matches
 from enum import IntEnum, StrEnum
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from lumos.errors import UsageError
+
+if TYPE_CHECKING:
+    from enum import Enum
+    from types import ModuleType
 
 _Member = TypeVar("_Member", bound=StrEnum)
 
@@ -353,3 +362,19 @@ class Loss(StrEnum):
 
 #: How the profiler names the rows of modules (with_stack or with_modules).
 MODULE_PREFIX = "nn.Module: "
+
+
+def check_enum(module: ModuleType, ours: type[Enum]) -> None:
+    """Compare an enum with the native module's enum of the same name.
+
+    `module.ENUMS` has the names of its members, separated by commas; their values are 0, 1, … in that order. Raises ImportError
+    unless the Python enum has the same names in the same order, and those values where its values are integers.
+    """
+    theirs = tuple(str(module.ENUMS[ours.__name__]).split(", "))
+    names = tuple(member.name for member in ours)
+    places = [member.value for member in ours if isinstance(member.value, int)]
+    if names != theirs or places not in ([], list(range(len(names)))):
+        raise ImportError(
+            f"{module.__name__} was built from other sources: its {ours.__name__} is {', '.join(theirs)}, "
+            f"here it is {', '.join(names)}; build it again (pip install -e .)"
+        )

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from lumos.blocks.coefficients import StepCoefficients
 from lumos.blocks.layer import LayerWork
 from lumos.blocks.memory import peak_memory
-from lumos.blocks.price import Pricer
+from lumos.blocks.price import Pricer, StepCoefficients
 from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, Contention, Gemm
 from lumos.cost.cluster import load_cluster

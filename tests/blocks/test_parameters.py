@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from lumos.blocks.parameters import RankParameters, bucket_layers, held_parameters, owned_parameters
-from lumos.blocks.share import Share
+from lumos.blocks.share import RankParameters, Share, bucket_layers, held_parameters, owned_parameters
 from lumos.model import load_model
 from lumos.plan.plan import OuterParts, Plan
 from lumos.plan.profiles import framework_profile

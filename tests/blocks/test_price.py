@@ -2,8 +2,7 @@
 
 import pytest
 
-from lumos.blocks.coefficients import StepCoefficients, kernel_by_kernel, shipped_step_coefficients
-from lumos.blocks.price import SLOWER_KERNELS, Pricer
+from lumos.blocks.price import SLOWER_KERNELS, Pricer, StepCoefficients, kernel_by_kernel, shipped_step_coefficients
 from lumos.blocks.work import Attention, Collective, Contention, Fixed, Gemm, GroupedGemm, Traffic
 from lumos.cost.cluster import load_cluster
 from lumos.cost.collective_model import collective

@@ -7,8 +7,8 @@ import pytest
 from tools.architectures import BUILD
 
 from lumos.errors import LumosError
-from lumos.model.architectures import priced_types
 from lumos.model.catalogue import load_model, read_model
+from lumos.model.hugging_face import priced_types
 from lumos.plan.configuration import Settings, job_from
 
 SIZES = {"num_hidden_layers": 4, "hidden_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 4096}

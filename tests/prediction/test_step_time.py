@@ -5,7 +5,7 @@ from math import hypot
 import pytest
 
 import lumos
-from lumos.blocks.coefficients import shipped_step_coefficients
+from lumos.blocks.price import shipped_step_coefficients
 from lumos.plan.configuration import Settings, job_from
 from lumos.plan.profiles import evidence
 from lumos.prediction.step_time import half_width

@@ -4,12 +4,10 @@ import math
 
 import pytest
 from tests.prediction.test_rows_of_runs import row
-from tools.leave_out import LeaveOut, score_left_out, thinned
 
 import lumos
 from lumos.plan.profiles import choose, is_profiled, other_years, profile_questions
-from lumos.prediction.step_time import PredictedStep
-from lumos.prediction.unknowns import Open, covering, questions
+from lumos.prediction.step_time import Open, PredictedStep, covering, questions
 from lumos.prediction.validate import job_of
 
 JOB = {"model": "llama3-8b", "cluster": "h100", "gpus": 16, "global_batch": 32, "seq": 4096, "tp": 4}
@@ -63,18 +61,3 @@ def test_recomputation_is_open_where_the_job_would_not_fit_without():
     codes = {u.code for u in job_of(row(**large)).unknowns}
     assert "unknown-recomputation" in codes
     assert "unknown-recomputation" not in {u.code for u in job_of(row(**large, recompute="none")).unknowns}
-
-
-def test_rows_without_their_frameworks_profile_have_a_wider_interval():
-    rows = [row(id=f"r{i}", framework="Megatron-LM", year="2025", micro_batch=str(m)) for i, m in enumerate((1, 2, 4))]
-    for known, unknown in zip(score_left_out(rows, LeaveOut.SOURCE), score_left_out(rows, LeaveOut.FRAMEWORK), strict=True):
-        assert known.predicted is not None
-        assert unknown.predicted is not None
-        assert unknown.job is not None
-        assert unknown.job.framework.name == "generic"
-        assert unknown.predicted.high_s / unknown.predicted.low_s > known.predicted.high_s / known.predicted.low_s
-
-
-def test_every_source_keeps_rows_spread_over_its_table():
-    rows = [{"source": "a", "id": str(i)} for i in range(10)] + [{"source": "b", "id": "x"}]
-    assert [r["id"] for r in thinned(rows, 4)] == ["0", "3", "6", "9", "x"]

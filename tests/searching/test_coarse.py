@@ -44,24 +44,6 @@ def test_agrees_with_the_full_simulation(name, framework, request):
     assert np.corrcoef(ranks(coarse), ranks(full))[0, 1] > 0.98
 
 
-@pytest.mark.parametrize(("grad_reduce", "host_us"), [("group", 9.0), ("step", 9.0), ("group", 40.0), ("microbatch", 40.0)])
-def test_gradients_that_are_reduced_together(small, grad_reduce, host_us):
-    """Also where the host is the limit, whose launches then take longer than the reductions."""
-    problem = replace(small, framework=replace(small.framework, grad_reduce=grad_reduce, host_us=host_us), global_batch=64)
-    space = Space(zero=(2,), pp=(2, 4), vpp=(1, 2, 4), tp=(1, 2), schedule=("1f1b", "interleaved"))
-    coarse, full, _ = both(sample(problem, 16, space))
-    assert np.median(np.abs(coarse / full - 1)) < 0.002
-    assert np.max(np.abs(coarse / full - 1)) < 0.03
-
-
-def test_the_last_passes_of_a_group_are_slowed_one_after_the_other(small):
-    """On its way back, the last microbatch meets the reductions of every virtual stage."""
-    problem = replace(small, framework=replace(small.framework, grad_reduce="group"), global_batch=64)
-    sizes = Space(zero=(2,), pp=(4, 8), vpp=(4, 8), tp=(1, 2), cp=(1, 2), micro_batch=(1,), recompute=("none",))
-    coarse, full, _ = both(enumerate_plans(problem, sizes))
-    assert np.max(np.abs(coarse / full - 1)) < 0.001
-
-
 @pytest.mark.parametrize(
     ("batch", "least", "space"),
     [
@@ -77,17 +59,6 @@ def test_passes_that_wait_for_reductions(small, batch, least, space):
     assert np.median(np.abs(error)) < 0.002
     assert np.min(error) > least
     assert np.max(error) < 0.01
-
-
-def test_gradients_of_embedding_and_head_take_a_place_of_the_layers(mixture):
-    """Of the two places for gradients that are not reduced yet, the embedding's or the head's take one: a layer's pass then delays its
-    reduction once a microbatch, on the first and on the last stage. Without this, these steps are 4 to 14 % too short."""
-    sizes = Space(
-        zero=(2,), tp=(2,), pp=(4, 8), vpp=(1, 2), cp=(2,), ep=(1,), micro_batch=(1,), recompute=("full",), sequence_parallel=(False,)
-    )
-    coarse, full, _ = both(enumerate_plans(replace(mixture, gpus=64, global_batch=128), sizes))
-    assert len(full) == 4
-    assert np.max(np.abs(coarse / full - 1)) < 0.005
 
 
 @pytest.mark.parametrize("framework", ["megatron-core", "megatron-2021", "fsdp2", "generic"])

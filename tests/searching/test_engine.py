@@ -7,8 +7,7 @@ from lumos.distribute import Workers
 from lumos.searching.engine import Local, Ray, layer_blocks
 from lumos.searching.prices import Prices
 from lumos.searching.search import search_keys, search_problem
-from lumos.searching.space import Space, enumerate_plans
-from lumos.searching.structure import structures
+from lumos.searching.space import Space, enumerate_plans, structures
 
 SPACE = Space(cp=(1, 2), micro_batch=(1, 2))
 

@@ -6,9 +6,8 @@ from lumos.blocks.price import Pricer
 from lumos.plan.configuration import job_from
 from lumos.prediction.predict import predict_job
 from lumos.prediction.step_time import PredictedStep
-from lumos.searching.explain import Timed, against, explain_predictions
+from lumos.searching.explain import RECOMPUTED, StepParts, Timed, against, explain_predictions
 from lumos.searching.settings import settings_of
-from lumos.searching.time_parts import RECOMPUTED, StepParts, parts_of
 
 COMMON = "model=llama3-8b,cluster=h100,gpus=16,global_batch=32,seq=4096"
 
@@ -65,10 +64,3 @@ def test_a_schedule_without_measured_runs_decides_before_any_part():
     assert against(slow, fast).decides == "the zero-bubble schedule"
     both = timed("pp=2,schedule=zero-bubble", (10.4, 9.4, 11.4), *parts)
     assert against(both, fast).decides is None
-
-
-def test_the_spread_of_a_part_is_that_of_its_prices():
-    first, _, found = explained("tp=2,pp=2", "tp=8,zero=0")
-    spread = parts_of(first, Pricer(first.job.cluster)).spread
-    assert 0 < spread["multiplications"] < 1 and 0 < spread["tensor-parallel communication"] < 1
-    assert found.against.difference_s > 0

@@ -10,12 +10,7 @@ from lumos.plan.plan import PlanError, check_plan
 from lumos.plan.profiles import framework_profile
 from lumos.prediction.predict import predict_job
 from lumos.searching.settings import space_of
-from lumos.searching.space import PLAN_COLUMNS, SCHEDULES, Space, divisors, enumerate_plans
-
-
-def test_divisors():
-    assert divisors(12) == [1, 2, 3, 4, 6, 12]
-    assert divisors(1) == [1]
+from lumos.searching.space import PLAN_COLUMNS, SCHEDULES, Space, enumerate_plans
 
 
 def test_every_plan_keeps_the_rules_and_uses_every_device(small, mixture):
@@ -125,7 +120,3 @@ def test_steps_too_long_to_simulate_are_not_listed(small):
     assert len(plans)
     for row in range(len(plans)):
         check_plan(plans.plan(row), long.model)
-
-
-def test_a_space_without_plans_is_empty(small):
-    assert len(enumerate_plans(small, Space(tp=(3,)))) == 0

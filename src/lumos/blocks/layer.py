@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumos.blocks.attention import ScoreWork
 from lumos.blocks.block import Block, Builder, Op
 from lumos.blocks.experts import ExpertWork
-from lumos.blocks.layer_parts import LayerParts
+from lumos.blocks.layer_parts import LayerParts, ScoreWork
 from lumos.blocks.work import Gemm, RankStream, Traffic
 from lumos.vocabulary import CollectiveKind, Recompute, Selective
 

@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.blocks.parameters import Count, bucket_parameters, owned_parameters, stage_parameters
-from lumos.blocks.share import Share
-from lumos.plan.gradients import BUCKETS
+from lumos.blocks.share import Count, Share, bucket_parameters, owned_parameters, stage_parameters
 from lumos.plan.plan import layers_of_chunks
-from lumos.plan.schedules import Pass, schedule
+from lumos.plan.schedules import BUCKETS, Pass, schedule
 from lumos.vocabulary import AttentionKernel, DType, GradientReduction, Loss, Recompute, Selective
 
 if TYPE_CHECKING:
@@ -100,7 +98,15 @@ class HeldBytes(NamedTuple):
 
 
 def held_bytes(
-    framework: Framework, width: int, zero: Count, pp: Count, vpp: Count, microbatches: Count, held: Count, owned: Count, layer: Count,
+    framework: Framework,
+    width: int,
+    zero: Count,
+    pp: Count,
+    vpp: Count,
+    microbatches: Count,
+    held: Count,
+    owned: Count,
+    layer: Count,
     buckets: Count,
 ) -> HeldBytes:
     """What a rank holds of one plan, or of each in a column. width: bytes of a parameter. held, owned: parameters on the rank, and of those

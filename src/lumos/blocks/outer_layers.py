@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lumos.blocks.block import Block, Builder
 from lumos.blocks.layer_parts import FP32, LayerParts
-from lumos.blocks.parameters import RankParameters, owned_parameters, tensors_of_layer
+from lumos.blocks.share import RankParameters, owned_parameters, tensors_of_layer
 from lumos.blocks.work import RankStream, Traffic
 from lumos.vocabulary import CollectiveKind, Loss
 

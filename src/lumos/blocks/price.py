@@ -1,18 +1,23 @@
 """Prices of work from the cost models. Each distinct piece of work is priced once, together with others of its kind.
 
-The cost models are fitted to kernels that ran alone. `StepCoefficients` correct them for a whole step: they are few, the same
-for all jobs, and each has a physical meaning.
+The cost models are fitted to kernels that ran alone. `StepCoefficients` correct them for a whole step, for effects that measurements of
+single kernels do not show. There are at most 25, the same for all jobs, none for a single run or source, and each has a physical meaning.
+`validation/runs.py --fit` fits the shipped ones to published runs; validation/results/runs.md lists them with their errors on runs that
+were left out of the fit.
 """
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from lumos.blocks.block import Times
-from lumos.blocks.coefficients import StepCoefficients, shipped_step_coefficients
 from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, Traffic, Work
 from lumos.cost.attention_model import attention
 from lumos.cost.coefficients import GENERIC
@@ -167,3 +172,50 @@ def _skewed(w: GroupedGemm) -> np.ndarray:
     if w.groups == 1:
         return np.array([w.rows])
     return np.rint(w.rows * np.linspace(2 - w.skew, w.skew, w.groups))
+
+
+STEP_FILE = Path(__file__).parent / "data" / "step.toml"
+
+
+class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Factors multiply the cost models' times; 1 leaves them as they are.
+
+    gemm, attention, traffic (element-wise kernels), collective: time inside a step / time alone. contention: compute loses this share of
+    the time of concurrent communication, which takes SMs and memory bandwidth, while it runs. step: factor on the profiles' step_us. The
+    last five are half-widths of the interval, as shares of the step (`lumos.prediction.step_time.half_width`). spread: the least of a
+    profile that published runs were compared with. untried: of one that was not compared on the accelerator, beyond the cost models'
+    intervals. Both are calibrated on sources without the runs that stand behind their profile. unprofiled: of a framework without a
+    profile, beyond those and its questions (calibrated on frameworks left out). unmeasured: of an accelerator whose kernels were not
+    measured, beyond that (accelerators left out of the fit of multiplications: docs/cost-models.md). mixture: of a model with experts,
+    beyond that: no table of kernels has products for many experts, permutations of tokens or DeepEP's exchanges, and frameworks differ in
+    them most (calibrated on mixtures of experts that were never fitted to).
+    """
+
+    gemm: float = 1.0
+    attention: float = 1.0
+    collective: float = 1.0
+    traffic: float = 1.0
+    contention: float = 0.3
+    step: float = 1.0
+    spread: float = 0.07
+    unprofiled: float = 0.05
+    untried: float = 0.2
+    unmeasured: float = 0.12
+    mixture: float = 0.2
+
+
+@cache
+def shipped_step_coefficients() -> StepCoefficients:
+    """The coefficients that ship with Lumos."""
+    if not STEP_FILE.exists():
+        return StepCoefficients()
+    return msgspec.convert(tomllib.loads(STEP_FILE.read_text(encoding="utf-8")), StepCoefficients)
+
+
+def kernel_by_kernel() -> StepCoefficients:
+    """The shipped coefficients for a step whose every kernel is known, as in an emulated script.
+
+    Multiplications, attention and element-wise kernels then take what the cost models say. The fitted factors on them also stand for
+    kernels that frameworks launch and their profiles do not list, which such a step has for itself.
+    """
+    return msgspec.structs.replace(shipped_step_coefficients(), gemm=1.0, attention=1.0, traffic=1.0)

@@ -40,7 +40,7 @@ def predict(
     from lumos.errors import UsageError
     from lumos.output_files import check_outputs, check_places
     from lumos.reports.text.predict import print_prediction
-    from lumos.searching.choice import predict as predicted
+    from lumos.searching.facade import predict as predicted
 
     if kineto is None and ranks != "all":
         raise UsageError("--ranks changes what --kineto writes; give --kineto DIR, or leave it out")

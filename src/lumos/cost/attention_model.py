@@ -19,7 +19,7 @@ where the forward pass does two (Dao, FlashAttention-2, 2023), and has an overhe
 multiplications became faster and shared memory did not (Zadouri et al., FlashAttention-4, arXiv:2603.05451: B200 multiplies twice as
 fast as H100, with the same 128 bytes a clock). Sequence lengths are rounded up to multiples of 128.
 
-Limits: no unfused attention, which is several kernels (`lumos.blocks.attention`), no sliding windows, no paged keys, no dropout inside
+Limits: no unfused attention, which is several kernels (`lumos.blocks.layer_parts`), no sliding windows, no paged keys, no dropout inside
 the kernel; sequences of one batch have equal length.
 """
 

@@ -1,26 +1,31 @@
 """A model from a Hugging Face `config.json`.
 
-Its `model_type` says what a layer consists of (`lumos.model.architectures`), its keys say how large everything is. A key that is absent
+Its `model_type` says what a layer consists of, its keys say how large everything is. A key that is absent
 takes the default of its architecture; a missing size is an error that names the key. Layers that are neither attention over all
 tokens nor over a window of them are refused by their key. Keys that were not read are named.
+
+`data/architectures.json` is written by `tools/architectures.py`, which builds every causal language model that the library
+`transformers` has and counts the matrices of each layer. A `model_type` is priced if they are exactly those that `lumos.model.Model`
+multiplies; any other is refused with what was found.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict, cast
 
 import msgspec
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
-from lumos.model.architectures import Architecture, architecture, priced_types
 from lumos.model.transformer import Experts, Latent, Model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 #: Other names of the keys that are read.
 KEY_NAMES = {
@@ -341,4 +346,54 @@ def _latent(table: Mapping[str, Any], source: str) -> Latent | None:
         nope=_size(table, "qk_nope_head_dim", source),
         rope=_size(table, "qk_rope_head_dim", source),
         value=_size(table, "v_head_dim", source),
+    )
+
+
+ARCHITECTURES = Path(__file__).parent / "data" / "architectures.json"
+
+
+class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An architecture that is priced.
+
+    style: fields of `lumos.model.Model` that no key of a `config.json` states (gated, norm, positions, …), where they differ from its
+    defaults. defaults: values of keys that a `config.json` may leave out. keys: other names of keys, for types that use a usual name for
+    something else. apart: what a layer does besides what is priced, in words; empty where there is nothing.
+    """
+
+    style: dict[str, bool | str] = {}
+    defaults: dict[str, Any] = {}
+    keys: dict[str, str] = {}
+    apart: str = ""
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """transformers: the version of the library that was asked."""
+
+    transformers: str
+    priced: dict[str, Architecture]
+    refused: dict[str, str]
+
+
+@cache
+def _file() -> _File:
+    return msgspec.json.decode(ARCHITECTURES.read_bytes(), type=_File)
+
+
+def priced_types() -> tuple[str, ...]:
+    """Every `model_type` that is priced, sorted."""
+    return tuple(sorted(_file().priced))
+
+
+def architecture(model_type: str, source: str) -> Architecture:
+    """The architecture of a `model_type`. Raises LumosError for one that is not priced, with the reason; source: what is read."""
+    priced = _file().priced.get(model_type)
+    if priced is not None:
+        return priced
+    if model_type in _file().refused:
+        raise LumosError(f"{source}: model_type {model_type!r} cannot be priced: {_file().refused[model_type]}")
+    near = ", ".join(get_close_matches(model_type, priced_types(), 3, 0.6))
+    hint = f"; nearest: {near}" if near else ""
+    raise LumosError(
+        f"{source}: model_type {model_type!r} is no known architecture{hint}. If its layers are those of one of the "
+        f"{len(priced_types())} known (llama, qwen3, mixtral, deepseek_v3, gpt2, …), write that model_type into a copy of the file"
     )

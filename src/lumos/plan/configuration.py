@@ -20,10 +20,9 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.model.catalogue import read_model
 from lumos.plan.framework import Framework, switch_text, with_switches
-from lumos.plan.job import PlannedJob
+from lumos.plan.job import PlannedJob, unknown_window, with_unknowns
 from lumos.plan.plan import Plan, PlanError, check_plan, layer_count, layers_of_chunks
 from lumos.plan.profiles import Told, named, release_of
-from lumos.plan.unknowns import unknown_window, with_unknowns
 from lumos.vocabulary import Precision, Recompute, Schedule, one_of
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ def plan_from(s: Settings, framework: Framework) -> Plan:
 
 
 def stated(s: Settings) -> set[str]:
-    """What settings state that a profile or a plan otherwise leaves open (`lumos.plan.unknowns.with_unknowns`)."""
+    """What settings state that a profile or a plan otherwise leaves open (`lumos.plan.job.with_unknowns`)."""
     given = set(s.switches)
     if s.sequence_parallel is not None:
         given.add("sequence_parallel")

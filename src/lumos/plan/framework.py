@@ -44,7 +44,7 @@ class Framework:
     8-bit input of the multiplication that follows, which needs no cast of its own. fp8_activations: the same of the MLP's activation, and
     of its backward kernel. fp8_kept: in fp8, the inputs of multiplications are kept for the backward pass in 8 bit, and the results of
     experts are not kept. gradient_bytes: bytes of one accumulated gradient. reduce_bytes: bytes of one gradient as it is reduced.
-    grad_reduce: how often a pipeline reduces gradients of which each rank keeps only its part (ZeRO 2, `lumos.plan.gradients`).
+    grad_reduce: how often a pipeline reduces gradients of which each rank keeps only its part (ZeRO 2, `lumos.plan.schedules`).
     bucket_bytes: size of the buckets in which gradients are reduced. transfer_scattered: without sequence parallelism, each tensor-parallel
     rank sends its part of the activations to the next stage, which gathers them (Narayanan et al. 2021, section 4.1).
 

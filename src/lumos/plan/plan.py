@@ -41,7 +41,7 @@ class Plan:
 
     tp, pp, vpp, cp, ep, dp: tensor, pipeline, virtual stages per device, context, expert, data parallel sizes; dp counts the
     replicas of the dense layers (ep divides cp · dp, or tp · cp · dp: `folded`). zero: 0 none, 1 optimizer states sharded, 2
-    gradients too (`lumos.plan.gradients`), 3 parameters too (FSDP, `gathers_each`). shard: how many devices share one set of shards
+    gradients too (`lumos.plan.schedules`), 3 parameters too (FSDP, `gathers_each`). shard: how many devices share one set of shards
     (0: the whole data-parallel group; fewer is hybrid sharding, with replicas of each set). recompute_layers: layers of each stage that
     are recomputed if `recompute` is "full" (-1: all). lora_rank: rank of the only parameters that are trained, the adapters (0: all
     parameters are trained). document: mean tokens of the documents that are packed into a sequence, each of which attends only to itself

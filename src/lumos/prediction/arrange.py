@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING
 from lumos.blocks import outer_layers
 from lumos.blocks.block import Block, Builder
 from lumos.blocks.layer import LayerWork
-from lumos.blocks.parameters import RankParameters, stage_parameters
-from lumos.blocks.share import Share
+from lumos.blocks.share import RankParameters, Share, stage_parameters
 from lumos.blocks.work import RankStream
-from lumos.plan.gradients import gradient_reduction, reducing_passes
 from lumos.plan.plan import Plan, check_plan, layer_count, layers_of_chunks, outer_parts
-from lumos.plan.schedules import Action, Pass, holds_sender, schedule
-from lumos.prediction.chain import Chain
+from lumos.plan.schedules import Action, Pass, gradient_reduction, holds_sender, reducing_passes, schedule
 from lumos.prediction.cuda_graphs import captured
 from lumos.prediction.exchanges import StageExchanges
-from lumos.prediction.layout import Blocks, Item, LayerRun, Layout, equal_layers
+from lumos.prediction.layout import Blocks, Chain, Item, LayerRun, Layout, equal_layers
 from lumos.vocabulary import Phase, Recompute, Schedule
 
 if TYPE_CHECKING:

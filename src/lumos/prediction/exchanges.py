@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 
 from lumos.blocks import outer_layers
 from lumos.blocks.block import Block, Op
-from lumos.blocks.parameters import RankParameters, bucket_layers, layer_parameters
+from lumos.blocks.share import RankParameters, bucket_layers, layer_parameters
 from lumos.blocks.work import Collective, Contention, RankStream
-from lumos.plan.gradients import BUCKETS, gradient_reduction
+from lumos.plan.schedules import BUCKETS, gradient_reduction
 from lumos.vocabulary import GradientReduction, Phase
 
 if TYPE_CHECKING:
     from lumos.blocks.share import Share
     from lumos.plan.schedules import Action
-    from lumos.prediction.chain import Chain
-    from lumos.prediction.layout import LayerRun
+    from lumos.prediction.layout import Chain, LayerRun
 
 #: Host time of launching a contention task, ns. No such launch exists, but every task of a stream needs one.
 CONTENTION_LAUNCH = 1000

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from lumos.plan.job import PlannedJob
     from lumos.prediction.predict import Prediction
-    from lumos.prediction.unknowns import Open
+    from lumos.prediction.step_time import Open
 
 #: Standard deviation of the logarithm of measured / predicted within a source: the middle of twelve published sources (0.04 to 0.22).
 RESIDUAL = 0.09

@@ -16,18 +16,16 @@ from lumos.blocks.price import Pricer
 from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, RankStream, Work
 from lumos.diagnostics import Diagnostic
 from lumos.graph.table import Dependency, Graph, Kind
-from lumos.plan.gradients import gradient_reduction
+from lumos.plan.schedules import gradient_reduction
 from lumos.prediction.assemble import Assembled, assemble
 from lumos.prediction.operating import Operating, operating
-from lumos.prediction.step_time import PredictedStep, central_time, layout_of, time_of
-from lumos.prediction.unknowns import Open, covering, priced_unknowns, questions
+from lumos.prediction.step_time import Open, PredictedStep, central_time, covering, layout_of, priced_unknowns, questions, time_of
 from lumos.result import Shown
 from lumos.simulation import simulate
 from lumos.units import duration
 from lumos.vocabulary import Basis, GradientReduction, Schedule
 
 if TYPE_CHECKING:
-
     from lumos.plan.job import PlannedJob
     from lumos.prediction.layout import Item, Layout
     from lumos.simulation.timeline import Timeline

@@ -35,11 +35,9 @@ from lumos.model import Model
 from lumos.model.catalogue import find_model, model_names, plain_name
 from lumos.plan.configuration import Settings, plan_from
 from lumos.plan.framework import switch_text
-from lumos.plan.job import PlannedJob
-from lumos.plan.plan import check_plan
-from lumos.plan.profiles import Told, choose, is_profiled, release_of, unprofiled, year_of
-from lumos.plan.unknowns import (
+from lumos.plan.job import (
     LIMITED,
+    PlannedJob,
     unknown_model,
     unknown_packing,
     unknown_power,
@@ -49,21 +47,22 @@ from lumos.plan.unknowns import (
     unknown_year,
     with_unknowns,
 )
+from lumos.plan.plan import check_plan
+from lumos.plan.profiles import Told, choose, is_profiled, release_of, unprofiled, year_of
 from lumos.prediction.interconnect import row_cluster
 from lumos.prediction.predict import predict_job
-from lumos.prediction.unknowns import open_step_time
+from lumos.prediction.step_time import open_step_time
 from lumos.result import Shown
 from lumos.vocabulary import Precision, Recompute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from lumos.blocks.coefficients import StepCoefficients
+    from lumos.blocks.price import StepCoefficients
     from lumos.cost.cluster import Cluster
     from lumos.plan.framework import Framework
     from lumos.plan.plan import Plan
-    from lumos.prediction.step_time import PredictedStep
-    from lumos.prediction.unknowns import Open
+    from lumos.prediction.step_time import Open, PredictedStep
 
 PublishedRun = Mapping[str, str]
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.steps import assigned
-from lumos.blocks.coefficients import kernel_by_kernel
-from lumos.blocks.price import Pricer
+from lumos.blocks.price import Pricer, kernel_by_kernel
 from lumos.cost.cluster import load_cluster
 from lumos.emulation.accelerators import ON_CPUS, emulated_device
 from lumos.emulation.device.host import HostClass, host_ns
@@ -53,9 +52,7 @@ _BEFORE = (HostClass.ENGINE, HostClass.PYTHON, HostClass.QUIET_PYTHON)
 
 
 #: Calls of the runtime that order work or wait for it, which cost the host the same whatever operator makes them.
-AWAITING = frozenset(
-    ("cudaEventRecord", "cudaStreamWaitEvent", "cudaEventSynchronize", "cudaStreamSynchronize", "cudaDeviceSynchronize")
-)
+AWAITING = frozenset(("cudaEventRecord", "cudaStreamWaitEvent", "cudaEventSynchronize", "cudaStreamSynchronize", "cudaDeviceSynchronize"))
 
 
 class Slot(IntEnum):
@@ -200,9 +197,7 @@ def script(command: Command, processes: list[Process], cluster: Cluster) -> Scri
     """The value for the records of a job's processes."""
     on_host = processes[0].accelerator == ON_CPUS
     host, kernels, pricer = host_ns(cluster.accelerator), Kernels(cluster.accelerator), Pricer(cluster, kernel_by_kernel())
-    programs = [
-        issued_on_host(each, host, cluster) if on_host else issued(each, kernels, host, cluster) for each in processes
-    ]
+    programs = [issued_on_host(each, host, cluster) if on_host else issued(each, kernels, host, cluster) for each in processes]
     kinds = tuple(_kindred(program, pricer) for program in programs)
     peaks = () if on_host else tuple(map(peak, processes))
     return Script(command, cluster, on_host, kinds, all_ranks(programs, pricer), peaks)

@@ -20,17 +20,16 @@ import numpy as np
 
 from lumos import _pipeline
 from lumos.blocks.memory import held_bytes, largest_layer
-from lumos.blocks.parameters import RankParameters, held_parameters, sharded_parameters
+from lumos.blocks.share import RankParameters, held_parameters, sharded_parameters
 from lumos.plan.plan import outer_parts
 from lumos.searching.prices import SPLIT, Columns, Floats, memory_columns
-from lumos.searching.space import RECOMPUTES, Ints, Plans
-from lumos.searching.structure import PipelineStructure, chunk_layers, structures
+from lumos.searching.space import RECOMPUTES, Ints, PipelineStructure, Plans, chunk_layers, structures
 from lumos.vocabulary import Recompute, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumos.blocks.coefficients import StepCoefficients
+    from lumos.blocks.price import StepCoefficients
     from lumos.searching.space import Plans
 
 #: Schedules in which a stage waits for the pipeline to fill and to drain.

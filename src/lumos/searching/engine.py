@@ -19,8 +19,8 @@ from lumos.distribute import Workers, connected
 from lumos.errors import UsageError
 from lumos.prediction.predict import predict_job, result
 from lumos.searching.coarse import coarse_step_times
-from lumos.searching.structure import structures
-from lumos.searching.time_parts import StepParts, parts_of
+from lumos.searching.explain import StepParts, parts_of
+from lumos.searching.space import structures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,11 +16,10 @@ from lumos.blocks import outer_layers
 from lumos.blocks.block import Block, Builder, collapse
 from lumos.blocks.layer import LayerWork
 from lumos.blocks.memory import layer_activations, logits_bytes, weight_gradients
-from lumos.blocks.parameters import bucket_layers, bucket_parameters, layer_parameters, stage_parameters
-from lumos.blocks.share import Share
+from lumos.blocks.share import Share, bucket_layers, bucket_parameters, layer_parameters, stage_parameters
 from lumos.blocks.work import Collective, Contention, RankStream, Work
-from lumos.plan.gradients import BUCKETS
 from lumos.plan.plan import layer_count, layers_of_chunks
+from lumos.plan.schedules import BUCKETS
 from lumos.searching.space import SCHEDULES, Plans
 from lumos.vocabulary import Recompute, Schedule
 

@@ -15,7 +15,7 @@ from lumos import _engine
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.graph.without import without_left_out
-from lumos.native import check_enum
+from lumos.vocabulary import check_enum
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

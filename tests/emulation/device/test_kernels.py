@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from lumos.blocks.coefficients import kernel_by_kernel
-from lumos.blocks.price import Pricer
+from lumos.blocks.price import Pricer, kernel_by_kernel
 from lumos.blocks.work import Attention, Gemm, Traffic
 from lumos.cost.cluster import load_cluster
 from lumos.cost.memory_bound_model import NORMALISATION, POINTWISE, REDUCTION, STRIDED
@@ -134,7 +133,9 @@ def test_fp32_convolutions_of_odd_channels_stay_fp32_and_permute_nothing():
 @pytest.mark.parametrize(
     ("channels", "filters", "of_a_position"),
     [
-        (64, 64, 4 * (3 * 128 + 128)), (64, 128, 4 * (3 * 192 + 192)), (128, 128, 4 * (3 * 256 + 2 * 192)),
+        (64, 64, 4 * (3 * 128 + 128)),
+        (64, 128, 4 * (3 * 192 + 192)),
+        (128, 128, 4 * (3 * 256 + 2 * 192)),
         (256, 128, 2 * 4 * (3 * 256 + 2 * 192)),
     ],
 )

@@ -9,7 +9,7 @@ from tests.drawn_rank import DrawnRank
 
 import lumos
 from lumos.graph.table import Kind
-from lumos.reports.export.kineto_nested import NestedRow, Nesting, OpenOperators
+from lumos.reports.export.kineto_changed import NestedRow, Nesting, OpenOperators
 from lumos.trace import read
 from lumos.trace.table import Category
 

@@ -8,8 +8,7 @@ import lumos
 from lumos.analyze.loop.steps import members
 from lumos.graph.build import build
 from lumos.graph.table import Dependency
-from lumos.reports.page.task_facts import TaskFacts
-from lumos.reports.page.task_links import task_links
+from lumos.reports.page.task_columns import TaskFacts, task_links
 from lumos.reports.page.timeline_lanes import lanes_of
 from lumos.reports.page.timeline_levels import pieces, window_of
 from lumos.simulation import freeze, measured

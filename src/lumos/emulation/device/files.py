@@ -12,8 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.blocks.coefficients import kernel_by_kernel
-from lumos.blocks.price import Pricer
+from lumos.blocks.price import Pricer, kernel_by_kernel
 from lumos.diagnostics import Diagnostic
 from lumos.emulation.device.host import host_ns
 from lumos.emulation.device.issue import issued

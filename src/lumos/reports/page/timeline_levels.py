@@ -21,10 +21,8 @@ from lumos.analyze.loop.steps import Members, step_times
 from lumos.analyze.ranks.equal_work import equal_work
 from lumos.errors import GraphError
 from lumos.graph.table import Graph, Kind
-from lumos.reports.page.enclosing import Enclosing
 from lumos.reports.page.html import column, differences
-from lumos.reports.page.task_facts import TaskFacts
-from lumos.reports.page.task_links import LINK_WORDS, link_columns, task_links
+from lumos.reports.page.task_columns import LINK_WORDS, Enclosing, TaskFacts, link_columns, task_links
 from lumos.reports.page.timeline_lanes import NO_CLASS, lanes_of, one_of_each_kind, ranks_alike
 from lumos.reports.text.format import kernel_name
 from lumos.result import cut
