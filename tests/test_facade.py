@@ -100,30 +100,6 @@ def test_keyword_arguments_and_the_command_line_have_the_same_words():
     assert SpaceWords.__optional_keys__ == set(PLAN_COLUMNS)
 
 
-@pytest.mark.parametrize(
-    ("ask", "said"),
-    [
-        (lambda: lumos.whatif(EXAMPLE, layer=8), "did you mean 'layers'"),
-        (lambda: lumos.whatif(EXAMPLE, scale={"aten::mm": -1}), "0 or more"),
-        (lambda: lumos.predict(modle="llama3-8b"), "did you mean 'model'"),
-        (lambda: lumos.predict(model="llama3-8b", gpus="eight"), "gpus"),
-        (lambda: lumos.predict(), "--model is needed"),
-        (lambda: lumos.search(modle="llama3-8b"), "did you mean 'model'"),
-        (lambda: lumos.search(EXAMPLE, model="llama3-8b"), "exclude each other"),
-        (lambda: lumos.search(model="llama3-8b", cluster="h100", gpus=8, global_batch=8, seq=2048, sweep={}), "one size"),
-        (lambda: lumos.explain({"schedul": "1f1b"}, {"tp": 4}), "did you mean 'schedule'"),
-        (lambda: lumos.compare(EXAMPLE), "two jobs"),
-        (lambda: lumos.compare(EXAMPLE, EXAMPLE, step="99"), "not a step"),
-        (lambda: lumos.calibrate(["a.csv", "b.json"]), "not both"),
-        (lambda: lumos.chakra.synthesize([], output="x"), "one set or more to learn from"),
-        (lambda: lumos.proxy.run("x", mode="fast"), "'fast' is not a value of --mode"),
-    ],
-)
-def test_a_wrong_word_is_a_usage_error_that_says_what_is_right(ask, said):
-    with pytest.raises(UsageError, match=said):
-        ask()
-
-
 def functions() -> dict[str, Callable[..., object]]:
     """The public functions of the packages whose words are those of the command line."""
     packages = [importlib.import_module(name) for name in ("lumos", "lumos.chakra", "lumos.proxy")]

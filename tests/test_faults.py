@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from validation.faults import FAULTS, Answers, Fault, Scored, answers, measured_worth_ms
+from validation.faults import FAULTS, Answers, Fault, answers
 
 RECORDED = Path(__file__).parents[1] / "examples" / "faults"
 #: How much of each cause was injected, and of pauses the time in ms.
@@ -45,21 +45,3 @@ def test_an_innocent_job_is_not_blamed():
     found = said("sleep", "plain")
     kind = found.diagnose_first.partition(",")[0]  # its steps differ on two busy cores, and nothing hides its exchange
     assert not found.stragglers and not found.diagnose and kind in ("slow-steps", "exposed-communication")
-
-
-def test_a_name_is_not_taken_for_a_longer_one():
-    """A pause before aten::ones_like is the cause "sleep", and no stall of the loader, which is before aten::ones."""
-    found = said("loader stall", "sleep")
-    assert found.first.startswith("stall, before aten::ones_like") and not found.stragglers
-
-
-def test_a_worth_is_the_difference_of_the_medians_and_an_outlier_that_of_its_step():
-    seconds = {"plain": [0.050, 0.049, 0.051], "with": [0.070, 0.071, 0.150]}
-    assert measured_worth_ms(fault("sleep", 0.02), seconds) == pytest.approx(21)
-    assert measured_worth_ms(fault("outlier", 0.08), seconds) == pytest.approx(79)
-
-
-def test_a_cause_within_the_noise_is_not_counted():
-    said = Answers("stall", True, 20.0, "stall", True, 20.0, True, 20.0, None)
-    assert Scored(fault("sleep", 0.02), (18.0, 20.0, 22.0), (said,) * 3).counted  # 20 ± 2
-    assert not Scored(fault("sleep", 0.02), (-9.0, 4.0, 8.0), (said,) * 3).counted  # 4 ± 8.5

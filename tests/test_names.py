@@ -62,8 +62,3 @@ def test_comments_name_modules_that_exist():
         if found["name"].split(".")[0] in tops and found["name"] not in _NO_MODULES and not exists(found["name"])
     }
     assert not lost
-
-
-def test_a_lost_module_is_seen():
-    assert exists("graph.build") and exists("simulation.freeze") and exists("analyze.loop.noise.FEW_STEPS")
-    assert not exists("graph.nowhere") and not exists("graph.build.nothing") and not exists("changes.trusted")

@@ -1,4 +1,3 @@
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -6,8 +5,7 @@ from typing import NamedTuple
 import pytest
 
 import lumos
-from lumos.errors import LumosError
-from lumos.result import Described, Rows, Shown
+from lumos.result import Rows, Shown
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "gpt-2rank-cpu"
 
@@ -45,18 +43,6 @@ def test_it_converts_to_arrow():
     assert rows.to_pydict() == {"name": ["a", "b"], "time_ns": [1, 2]}
 
 
-def test_what_the_facade_answers_is_shown_and_converts():
-    pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install -e '.[arrow]')")
-    graph = lumos.build(lumos.read(EXAMPLE))
-    timeline = lumos.simulate(graph)
-    steps = lumos.breakdown(timeline)
-    assert "exposed_compute (ms)" in steps._repr_html_()
-    assert steps.to_arrow().num_rows == len(steps) == 8
-    for result in (lumos.replay(graph, timeline), lumos.stragglers(graph)):
-        assert result._repr_html_().startswith("<strong>")
-        assert result.to_arrow().num_rows == 1
-
-
 class Sizes(NamedTuple):
     name: str
     step_time_s: float
@@ -92,18 +78,6 @@ def test_a_repr_says_the_fields_with_their_units():
     assert repr(Rows([FOUND])) == "Rows(1 of Found)"
 
 
-def test_every_described_type_keeps_the_short_repr():
-    """A dataclass makes its own repr unless repr=False is given."""
-    graph = lumos.build(lumos.read(EXAMPLE))
-    lumos.stragglers(graph)
-    kinds = [Described]
-    for kind in kinds:
-        kinds += kind.__subclasses__()
-    assert lumos.Graph in kinds
-    for kind in kinds:
-        assert "__repr__" not in vars(kind) or kind in (Described, Rows), kind
-
-
 def test_nouns_say_in_a_line_what_they_are():
     job = lumos.read(EXAMPLE)
     graph = lumos.build(job)
@@ -115,12 +89,6 @@ def test_nouns_say_in_a_line_what_they_are():
     for noun in (job, job.traces[0], graph, timeline, lumos.replay(graph, timeline), lumos.breakdown(timeline)):
         assert len(repr(noun)) <= 200
         assert len(noun._repr_html_().encode()) <= 100_000
-
-
-def test_without_pandas_the_error_says_how_to_have_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(LumosError, match="pip install pandas"):
-        FOUND.to_pandas()
 
 
 def test_it_converts_to_a_data_frame():

@@ -1,36 +1,28 @@
 """Programs of known times: the machine takes what the docstrings of `validation.truth` work out, and Lumos says so too."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from validation.machine import QUEUE, run
+from validation.machine import run
 from validation.machine_trace import write_trace
 from validation.program import (
-    Collective,
-    InTurn,
     Kernel,
-    LaunchGraph,
     Operator,
     Poll,
     Program,
     Rank,
     Record,
     Synchronise,
-    SynchroniseEvent,
-    Wait,
     without_synchronising,
 )
 from validation.programs_by_hand import BY_HAND, Case
 from validation.programs_drawn import drawn
-from validation.truth import CASES, answered, section, truths
+from validation.truth import CASES, answered, truths
 
 import lumos
 from lumos.analyze.loop.noise import Z80, step_spread
 from lumos.trace import read
 from lumos.vocabulary import Grade
-
-K = Kernel("k", 10)
 
 #: Programs of every kind that take little time, to ask of a recording without the optional rows. `validation.truth` asks of all.
 QUICK = (
@@ -108,77 +100,7 @@ def test_the_programs_and_their_changes_are_many_and_different():
     assert drawn(2, 1)[0].changes == drawn(2, 1)[0].changes != drawn(3, 1)[0].changes
 
 
-def test_the_section_counts_what_was_not_answered(tmp_path):
-    right = answered(CASE["phases"], tmp_path)
-    refused = [replace(line, program="other", lumos=None, reason="no reason") for line in right[1:]]
-    text = section([*right, *refused])
-    assert "| answered | ≥ 92% | 50.0% of 8 |" in text
-    assert "- other: no reason" in text
-
-
 # ---- the machine itself, on programs of a few actions ----
-
-
-def one(*actions, steps=1):
-    return run(Program((Rank((actions,)),)), steps).ranks[0]
-
-
-def times(work):
-    return [(w.start, w.end) for w in work]
-
-
-def test_a_kernel_waits_for_its_launch_for_the_one_before_and_for_other_streams():
-    rank = one(Operator("a", 3, K, 2), Operator("b", 0, K, 2), Wait(8, 7), Operator("c", 0, Kernel("c", 4, 8), 2))
-    # The first launch returns at 5 µs, its kernel starts 5 µs later; the second follows after a gap of 2 µs; stream 8 waits for that one.
-    assert times(rank.work) == [(10_000, 20_000), (22_000, 32_000), (32_000, 36_000)]
-
-
-def test_a_program_without_synchronisations_waits_for_events_alone():
-    synchronises = (Operator("aten::_local_scalar_dense", 5, K, 8, blocking=True), Synchronise(7), SynchroniseEvent("e"))
-    program = Program((Rank(((Operator("aten::mm", 5), InTurn((synchronises, ())), Synchronise(None, "hipFree")),)),))
-    left = (Operator("aten::mm", 5), InTurn(((SynchroniseEvent("e"),), ())), Synchronise(None, "hipFree"))
-    assert without_synchronising(program) == Program((Rank((left,)),))
-
-
-def test_a_full_queue_holds_the_launch_back():
-    rank = one(*[Operator("a", 0, Kernel("k", 98), 1)] * (QUEUE + 2))
-    calls = [row for row in rank.rows if row.category == "cuda_runtime"]
-    # The first kernel starts at 6 µs and ends at 104; another ends every 100 µs.
-    assert calls[QUEUE - 1].duration == 1_000
-    assert calls[QUEUE].start == 1_000 * QUEUE
-    ended = [work.end for work in rank.work]
-    outstanding = sum(end > 1_000 * QUEUE for end in ended[:QUEUE])
-    assert outstanding == QUEUE - 10  # kernels that end at 104, 204, ... 1004 µs have left
-    late = one(*[Operator("a", 0, Kernel("k", 2_000), 1)] * (QUEUE + 2))
-    held = [row for row in late.rows if row.category == "cuda_runtime"][QUEUE]
-    assert (held.start, held.start + held.duration) == (1_000 * QUEUE, 6_000 + 2_000_000 + 1_000)
-
-
-def test_an_event_is_polled_until_its_work_has_ended():
-    """The kernel ends at 107 µs. The CPU asks at 3, 54 and 105 µs in vain, each time for 1 µs, and goes on after 50 more and the fourth."""
-    rank = one(InTurn(((Operator("a", 0, Kernel("k", 100), 2), Record("e"), Poll("e", 50)), ())), steps=2)
-    assert [row.start for row in rank.rows if row.name == "cudaEventQuery"] == [3_000, 54_000, 105_000, 156_000]
-    assert rank.marks == [(0, 157_000), (157_000, 157_000)]
-
-
-def test_a_graph_follows_its_stream_and_what_comes_next_follows_the_graph():
-    side = Kernel("side", 50, 9)
-    rank = one(Operator("a", 0, Kernel("k", 100), 2), LaunchGraph((K, side, K), 3), Operator("b", 0, K, 2))
-    # The first kernel ends at 107 µs. The side branch needs until 157, the other until 109 + 10 + 2 + 10 = 131.
-    assert times(rank.work) == [(7_000, 107_000), (109_000, 119_000), (107_000, 157_000), (121_000, 131_000), (157_000, 167_000)]
-
-
-def test_a_kernel_of_a_graph_may_follow_one_of_another_branch():
-    rank = one(LaunchGraph((K, Kernel("side", 50, 9, behind=7), K), 3))
-    assert times(rank.work) == [(8_000, 18_000), (18_000, 68_000), (20_000, 30_000)]
-
-
-def test_a_recording_without_the_optional_rows_names_no_event_and_no_number(tmp_path):
-    layer = (Operator("a", 0, K, 2), Wait(20, 7), Operator("b", 0, Kernel("nccl", 10, 20, (Collective(),)), 2))
-    ran = run(Program((Rank((layer,)),) * 2), 1)
-    with_them, without = (read(*write_trace(ran, tmp_path / str(optional), 1, optional=optional)).traces[0] for optional in (True, False))
-    assert len(with_them) == len(without) + 1
-    assert "Seq" in with_them.args and "Seq" not in without.args
 
 
 def test_what_calls_behind_dropped_waits_may_wait_for_is_in_the_interval(tmp_path):

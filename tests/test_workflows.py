@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tools.project_urls import as_address, dynamic_metadata
+from tools.project_urls import as_address
 
 FILES = sorted((Path(__file__).parents[1] / ".github").rglob("*.yml"))
 
@@ -26,11 +26,3 @@ def test_actions_are_named_by_digest(path):
 )
 def test_the_address_of_a_clone_is_for_a_browser_and_holds_no_password(remote, address):
     assert as_address(remote) == address
-
-
-def test_the_addresses_of_a_build_are_those_of_its_repository(monkeypatch):
-    monkeypatch.setenv("GITHUB_SERVER_URL", "https://host.org")
-    monkeypatch.setenv("GITHUB_REPOSITORY", "group/lumos")
-    assert dynamic_metadata("urls")["Issues"] == "https://host.org/group/lumos/issues"
-    with pytest.raises(ValueError, match="only urls"):
-        dynamic_metadata("version")

@@ -54,20 +54,6 @@ def test_every_verb_counts_the_same_steps(lumos, warmed_up):
         assert any(d["code"] == "steps-uneven" and "median" in d["message"] for d in answer["diagnostics"]), verb
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "compare"])
-def test_the_first_line_says_the_time_and_what_it_is(lumos, warmed_up, verb):
-    done = lumos(verb, warmed_up)
-    assert "1.40 ms a step (period; latency 601.0 µs)" in " ".join(done.out.split("\n\n")[0].split())
-    assert max(map(len, done.out.splitlines())) <= 80
-
-
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "compare"])
-def test_a_single_step_is_known_by_its_latency(lumos, trace, tmp_path, verb):
-    for rank in (0, 1):
-        trace(f"rank{rank}.json", rank, 2, steps=1)
-    assert "601.0 µs a step (latency)" in " ".join(lumos(verb, tmp_path).out.split("\n\n")[0].split())
-
-
 def test_a_job_without_streams_says_so(lumos):
     done = lumos("breakdown", EXAMPLE, "--by", "stream")
     assert "nothing to show: no device work in the steps" in done.out

@@ -75,18 +75,6 @@ def test_a_count_shows_its_rate_and_the_end_clears_it(monkeypatch):
     assert shown._drawn is None and shown.stage == ""
 
 
-def test_plans_and_rows_have_rates_of_their_own():
-    shown = Shown()
-    shown.advanced(1, 2, "plans")
-    assert shown.rate(12_345.6) == "12,346 plans/s"
-
-
-def test_stages_cost_nothing_and_say_nothing_where_nobody_watches(capfd):
-    with stage("reading"):
-        pass
-    assert capfd.readouterr() == ("", "")
-
-
 INTERRUPTED = """
 import sys, time, lumos.trace
 from lumos.stages import stage
@@ -111,19 +99,6 @@ def test_an_interruption_names_the_stage_and_ends_with_its_status():
     assert running.returncode == 130 and out == ""
     assert error.startswith("lumos: interrupted while reading, after ") and error.endswith("no output is left half-written\n")
     assert "Traceback" not in error
-
-
-def test_one_stage_follows_the_other(monkeypatch):
-    on_a_terminal(monkeypatch)
-    shown = Shown()
-    monkeypatch.setattr(module, "SHOWN", shown)
-    show = module.stages("plans")
-    show("listing plans", 0, 0)
-    assert shown.stage == "listing plans"
-    show("timing plans", 1, 2)
-    assert shown.stage == "timing plans"
-    show("timing plans", 2, 2)
-    assert shown.stage == ""
 
 
 def test_a_pipe_is_told_how_many_ranks_of_an_emulated_job_have_run(lumos, monkeypatch):

@@ -52,11 +52,6 @@ def test_one_rank_alone(lumos, trace):
     ) and done.err == "lumos: rank 0 alone has no peers to compare with; give the traces of several ranks\n"
 
 
-def test_a_wrong_rule_names_the_nearest(lumos, two_ranks):
-    done = lumos("stragglers", two_ranks, "--ideal", "pooled-men")
-    assert done.status == 2 and "did you mean 'pooled-mean'?" in done.err
-
-
 ROOT = os.environ.get("LUMOS_TRACES")
 
 

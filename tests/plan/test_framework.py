@@ -15,25 +15,6 @@ def test_switches_are_parsed_by_their_kind():
 
 
 @pytest.mark.parametrize(
-    ("switches", "word"),
-    [
-        ({"tp_overlp": "on"}, "did you mean 'tp_overlap'"),
-        ({"tp_overlap": "maybe"}, "not on or off"),
-        ({"host_us": "quick"}, "not a number"),
-        ({"gradient_bytes": "0"}, "gradient_bytes = 0 must be a whole number from 1"),
-        ({"gradient_bytes": "1.5"}, "not a number"),
-        ({"zero": "4"}, "valid: 0, 1, 2, 3"),
-        ({"fusion": "foo"}, "fusion = 'foo' is not known; valid: eager, fused, compiled"),
-        ({"attention": "fa9"}, "attention = 'fa9' is not known; did you mean 'fa"),
-        ({"loss": "foo"}, "valid: torch, megatron, fused"),
-    ],
-)
-def test_wrong_switches(switches, word):
-    with pytest.raises(UsageError, match=word):
-        with_switches(framework_profile("fsdp2"), switches)
-
-
-@pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"fusion": "fusd"}, "framework fsdp2: fusion = 'fusd' is not known; did you mean 'fused'"),

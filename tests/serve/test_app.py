@@ -1,5 +1,4 @@
 import shlex
-import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from lumos.changes.settings import SETTINGS
 from lumos.changes.whatif import answer_changes
 from lumos.changes.words import ChangeWords
 from lumos.cli import load
-from lumos.serve.session import command_line, python_code
+from lumos.serve.session import command_line
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
 
@@ -50,22 +49,6 @@ def test_the_equivalent_python_answers_the_same(explorer, capsys):
     found = explorer.ask("/api/whatif", {"scale": ["aten::mm=0.7"], "rank_slowdown": ["0=2"]}).json
     exec(found["python"], {})
     assert float(capsys.readouterr().out) == found["step_time_s"]
-
-
-def test_the_equivalent_python_names_every_change():
-    import ast
-
-    from lumos.changes.facade import changes_of
-
-    durations = Durations((Scale("a'b", 0.5),), ("x",), ("y", "z"), ((3, 1.5),))
-    base = {"seq": "8@mm.0", "tp": "1"}
-    changes = Changes({"tp": "2", "cuda_graphs": "on"}, durations, "a100", "h100", ("bandwidth=x2,latency=0.5",), base=base)
-    call = ast.parse(python_code(["a", "b"], changes)).body[1].value.args[0].value.value
-    assert ast.unparse(call.func) == "lumos.whatif"
-    assert ast.literal_eval(call.args[0]) == ["a", "b"]
-    again = changes_of({word.arg: ast.literal_eval(word.value) for word in call.keywords})
-    assert again.network == ("bandwidth=x2.0", "latency=x0.5") and again.base == changes.base
-    assert (again.settings, again.durations, again.base_cluster, again.cluster) == (changes.settings, durations, "a100", "h100")
 
 
 def test_a_hostile_pattern_stays_one_word_of_the_command(explorer):
@@ -165,31 +148,6 @@ def test_the_names_that_take_most_time_come_first(explorer):
 
 def test_the_api_describes_itself(explorer):
     assert {"/api/whatif", "/api/timeline"} <= explorer.ask("/openapi.json").json["paths"].keys()
-
-
-@pytest.mark.parametrize(("clients", "questions"), [(5, 10), pytest.param(20, 50, marks=pytest.mark.slow)])
-def test_no_answer_to_many_clients_is_lost(explorer, graph, clients, questions):
-    """Each client asks with its own factors for a slow rank, and every answer belongs to its own question."""
-    factors = [[1 + (questions * client + i) / 1000 for i in range(questions)] for client in range(clients)]
-    answers: list[list[float | None]] = [[None] * questions for _ in factors]
-
-    def client(number):
-        for i, factor in enumerate(factors[number]):
-            found = explorer.ask("/api/whatif", {"rank_slowdown": [f"0={factor}"]})
-            answers[number][i] = found.json["step_time_s"] if found.status == 200 else None
-
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    flat = [step for of_client in answers for step in of_client]
-    assert None not in flat
-    assert flat == sorted(flat)  # a slower rank never makes a faster step
-    assert flat[0] <= flat[-1]
-    changes = Durations(slow=((0, factors[4][7]),))
-    expected = answer_changes(graph.job, graph, Changes(durations=changes))
-    assert answers[4][7] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
 
 
 def test_a_job_that_is_not_read_says_why(serve, tmp_path):

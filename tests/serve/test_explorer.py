@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from lumos.vocabulary import Precision, Schedule
-
 BENCH = "document.getElementById('bench')"
 CANVAS = "document.querySelector('.timeline canvas')"
 
@@ -71,30 +69,6 @@ def test_a_change_of_the_plan_is_asked_once_the_form_rests(opened, explorer):
     expected = explorer.ask("/api/whatif", {"set": ["layers=8"]}).json["step_time_s"]
     assert float(opened.run(f"{BENCH}.dataset.stepTime")) == expected
     assert opened.errors == []
-
-
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        ("cuda_graphs", ["on", "off"]),
-        ("recompute", ["full", "none", "selective"]),
-        ("schedule", list(Schedule)),
-        ("precision", list(Precision)),
-    ],
-)
-def test_a_word_is_chosen_from_those_that_the_setting_takes(opened, key, words):
-    setting(opened, key)
-    assert opened.run("[...document.querySelectorAll('#bench .change select option')].map(o => o.value)") == words
-    assert opened.run("document.querySelector('#bench .change input')") is None
-
-
-def test_a_number_keeps_to_its_bounds(opened):
-    setting(opened, "zero")
-    assert opened.run("(() => { const i = document.querySelector('#bench .change input'); return [i.type, i.min, i.max]; })()") == [
-        "number",
-        "0",
-        "3",
-    ]
 
 
 def test_a_pattern_that_matches_nothing_is_reported(opened):

@@ -8,7 +8,6 @@ import pytest
 from tests.drawn_graph import drawn_graph
 
 from lumos.analyze.critical_path import critical_paths
-from lumos.errors import LumosError
 from lumos.graph.table import Dependency, Kind, Processor
 from lumos.reports.export.perfetto import write_perfetto
 from lumos.simulation.timeline import Timeline, measured
@@ -142,17 +141,3 @@ def test_blocks_join_into_one_document(runs, tmp_path, tasks):
     timeline = Timeline(replace(graph, **many), start, start + 1, "replayed")
     write_perfetto(str(tmp_path / "many.json"), [timeline])
     assert sum(e["ph"] == "X" for e in load(tmp_path / "many.json")) == tasks
-
-
-def test_a_folder_that_is_not_there_is_named(runs, tmp_path):
-    with pytest.raises(LumosError, match="name a file in a folder that exists"):
-        write_perfetto(str(tmp_path / "absent" / "both.json"), runs)
-
-
-def test_tasks_of_a_kind_name_one_colour_in_both_runs(runs, tmp_path):
-    write_perfetto(str(tmp_path / "both.json"), runs)
-    colours = defaultdict(set)
-    for event in load(tmp_path / "both.json"):
-        if event["ph"] == "X":
-            colours[event["cat"]].add(event.get("cname"))
-    assert colours == {"launch": {"thread_state_runnable"}, "kernel": {"rail_response"}}

@@ -79,35 +79,6 @@ def test_a_kernel_leads_to_the_operators_that_launched_it(opened):
     assert opened.run(f"[{TIMELINE}.selected.name, {TIMELINE}.lanes.depth.size]") == ["aten::mm", 1]
 
 
-def test_keys_open_the_thread_and_step_through_a_row(opened):
-    opened.run(f"{TIMELINE}.canvas.focus()")
-    opened.key("e")
-    assert opened.run(f"[...{TIMELINE}.lanes.depth.values()]") == [3]
-    click(opened, 50_000, row(opened, 1))
-    opened.key("n")
-    assert opened.run(f"{TIMELINE}.selected.name") == "aten::add"
-    opened.key("p")
-    assert opened.run(f"{TIMELINE}.selected.name") == "aten::linear"
-    opened.key("e")
-    assert opened.run(f"{TIMELINE}.lanes.depth.size") == 0
-
-
-def test_every_run_nests_by_its_own_times(opened):
-    opened.run("[...document.querySelectorAll('#timeline button')].find(b => b.textContent === 'nested operators').click()")
-    opened.run("[...document.querySelectorAll('#timeline button')].find(b => b.textContent === 'changed').click()")
-    opened.wait(f"{TIMELINE}.run.tasks")
-    click(opened, 30_000, row(opened, 2))
-    assert opened.run(f"[{TIMELINE}.run.source, {TIMELINE}.selected.name]") == ["changed", "aten::mm"]
-    assert opened.errors == []
-
-
-def test_a_mark_without_time_of_its_own_is_found(opened):
-    opened.run(f"{TIMELINE}.find('profilerstep')")
-    assert opened.run("document.querySelector('.search .hint').textContent") == "1 hit"
-    opened.run("document.querySelector('[aria-label=\"next hit\"]').click()")
-    assert opened.run(f"{TIMELINE}.selected.name") == "ProfilerStep#0"
-
-
 def test_the_address_keeps_the_threads_that_are_open(opened, tmp_path):
     click(opened, None, 5)
     opened.wait("location.hash.includes('open=0')")

@@ -63,14 +63,6 @@ def test_the_bars_of_a_step_are_as_long_as_the_step(page, opened, ahead):
     assert [round(1e3 * sum(parts)) for parts in zip(*traces, strict=True)] == [30, 30, 40]
 
 
-def test_bubble_and_imbalance_are_bars_as_long_as_the_step(page, opened, ahead):
-    opened(*ahead())
-    page.run("[...document.querySelectorAll('#breakdown button')].find(b => b.textContent.startsWith('bubble')).click()")
-    page.wait("document.querySelector('#breakdown .js-plotly-plot').data.some(t => t.name === 'compute')")
-    traces = page.run("document.querySelector('#breakdown .js-plotly-plot').data.map(t => t.x)")
-    assert [round(1e3 * sum(parts)) for parts in zip(*traces, strict=True)] == [30, 30, 40]
-
-
 def test_the_timeline_zooms_pans_and_returns_by_keyboard(page, opened):
     found = opened(EXAMPLE)
     length = max(run["length_ns"] for run in found["timeline"]["runs"])
@@ -151,23 +143,6 @@ def test_dark_and_light_follow_the_reader(page, opened, trace):
     assert page.run(background) != dark
 
 
-def test_it_prints_light_and_without_controls(page, opened, trace):
-    page.prefer("dark")
-    opened(trace())
-    assert page.pdf().startswith(b"%PDF")
-    page.prefer("light", media="print")
-    assert page.run("getComputedStyle(document.querySelector('nav.parts')).display") == "none"
-    assert page.run("getComputedStyle(document.querySelector('.bar')).display") == "none"
-
-
-def test_finding_a_name_dims_the_others(page, opened, trace):
-    opened(trace())
-    page.run("window.lumos.timeline.find('nccl')")
-    names = page.run("window.lumos.timeline.names")
-    dim = page.run("[...window.lumos.timeline.dim]")
-    assert [n for n, d in zip(names, dim, strict=True) if not d] == [n for n in names if "nccl" in n.lower()] != []
-
-
 def test_hits_are_counted_and_visited_in_order(page, opened, trace):
     """Of the 60 kernels of a step one is a collective, and nothing else has its name."""
     opened(trace())
@@ -228,27 +203,6 @@ def test_links_of_the_tables_lead_to_tasks(page, opened):
     assert page.errors == []
 
 
-def test_ticks_differ_at_every_zoom(page, opened, trace):
-    """At 601 ms, ticks of 50 ns need five decimals of a millisecond."""
-    opened(trace())
-    text = "import('lumos/format.js').then(f => [601000000, 601000050].map(ns => f.tickText(ns, 50, 601000100)))"
-    assert page.run(text) == ["601.00000 ms", "601.00005 ms"]
-    text = "import('lumos/format.js').then(f => [0, 200000000].map(ns => f.tickText(ns, 2e8, 900000000)))"
-    assert page.run(text) == ["0 ms", "200 ms"]
-
-
-def test_names_with_angle_brackets_are_shown_as_they_are(page, opened, trace):
-    """A name is escaped where plotly would take it for markup, and only there."""
-    opened(trace())
-    text = "Promise.all([import('lumos/format.js'), import('lumos/charts.js')]).then(([f, c]) => [f.cut('a<b>', 3), c.short('a<b>', 3)])"
-    assert page.run(text) == ["a<…", "a&lt;…"]
-    finding = {"title": "t", "evidence": "", "fix": "", "command": "", "worth_s": 1, "worth_low_s": 1, "worth_high_s": 1}
-    finding["where"] = {"ranks": [0], "step": "s", "start_ns": 0, "task": "kernel<4>"}
-    doc = json.dumps({"steps": [], "diagnosis": {"findings": [finding], "lacks": [], "step_time_s": 1}})
-    text = "import('lumos/parts.js').then(p => { const e = document.createElement('div'); p.findings(DOC, e); return e.textContent; })"
-    assert "rank 0: kernel<4>" in page.run(text.replace("DOC", doc))
-
-
 def test_ranks_that_are_alike_are_shown_once_on_demand(page, opened, ahead):
     opened(*ahead((30, 30), (30, 30), (30, 30), (10, 10)))
     timeline = "window.lumos.timeline"
@@ -281,32 +235,6 @@ def test_of_many_ranks_one_of_each_kind_is_drawn_with_its_tasks(page, opened, ah
     said = f"(lane => ({timeline}.select({timeline}.describe({timeline}.run.tasks.offset[lane])), {timeline}.panel.textContent))"
     assert "whererank 0 and 58 like it, stream 7" in page.run(f"{said}({timeline}.lanes.shown[1])")
     assert "whererank 41, stream 7" in page.run(f"{said}({timeline}.lanes.shown[3])")
-    assert page.errors == []
-
-
-def test_of_many_ranks_those_without_tasks_show_levels_beside_those_with(page, opened, ahead):
-    opened(*ahead(*[(30, 30)] * 60))
-    timeline = "window.lumos.timeline"
-    page.run(f"{timeline}.goTo({{rank: 1}}).then(() => {timeline}.paint())")  # which is not one of those that stand for others
-    assert page.run(f"{timeline}.lanes.grouped") is False
-    assert page.run("[...document.querySelectorAll('[aria-label=ranks] [aria-pressed=true]')].map(b => b.textContent)") == ["all 60 ranks"]
-    hover = "(i => (T.hover(T.x(T.run.length_ns / 2), T.lanes.y(i) + 3), T.tip.textContent))".replace("T", timeline)
-    tips = [page.run(f"{hover}({lane})") for lane in (1, 3)]
-    assert tips[0].startswith("gemm_kernel\ngemm, 30.00 µs")
-    assert tips[1].startswith("mostly gemm, 100 % busy\nrank 1, device")
-    colours = "[1, 3].map(i => [...C.getContext('2d').getImageData(T.x(T.run.length_ns / 2), T.lanes.y(i) + 4, 1, 1).data].join())"
-    with_tasks, with_levels = page.run(colours.replace("T.", f"{timeline}.").replace("C.", f"{CANVAS}."))
-    assert with_tasks == with_levels != "0,0,0,0"
-    assert page.errors == []
-
-
-def test_of_many_ranks_the_stragglers_show_those_furthest_off(page, opened, ahead):
-    """Of 130 ranks, rank 77 works longer."""
-    opened(*ahead(*[(40, 40) if rank == 77 else (30, 30) for rank in range(130)]))
-    ranks = page.run("document.querySelector('#stragglers .js-plotly-plot').data[0].y")
-    assert len(ranks) == 64
-    assert "rank 77" in ranks
-    assert "The 64 of 130 ranks that are furthest off" in page.run("document.getElementById('stragglers').textContent")
     assert page.errors == []
 
 
