@@ -61,60 +61,27 @@ _LANGUAGE_MODEL = re.compile(r"(ForCausalLM|LMHeadModel|ForConditionalGeneration
 #: What a layer may be called in a list of layers whose kinds are priced, or priced as attention over all tokens.
 FULL, WINDOWED = ("full_attention", "attention", "global"), ("sliding_attention", "chunked_attention", "local")
 
-_Size = Annotated[int, msgspec.Meta(ge=0)] | None
-_Flag = bool | None
+#: The keys of a `config.json` that are read here, by their first names: sizes and counts, switches, and others.
+_SIZES = (
+    "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size",
+    "max_position_embeddings", "num_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts",
+    "shared_expert_intermediate_size", "first_k_dense_replace", "decoder_sparse_step", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
+    "qk_rope_head_dim", "v_head_dim", "sliding_window", "attention_chunk_size", "num_nextn_predict_layers",
+)  # fmt: skip
+_FLAGS = (
+    "attention_bias", "mlp_bias", "qk_norm", "no_bias", "learned_pos_emb", "multi_query", "new_decoder_architecture", "alibi",
+    "tie_word_embeddings", "use_sliding_window", "is_encoder_decoder", "add_cross_attention",
+)  # fmt: skip
+_OTHERS: dict[str, Any] = {
+    "model_type": str, "_name_or_path": str, "topk_method": str, "attn_config": dict[str, Any], "mlp_only_layers": list[int],
+    "expansion_ratio": Annotated[float, msgspec.Meta(gt=0, le=1000)],
+    **dict.fromkeys(("architectures", "layer_types", "mlp_layer_types"), list[str]),
+}  # fmt: skip
+_TYPES = {**dict.fromkeys(_SIZES, Annotated[int, msgspec.Meta(ge=0)]), **dict.fromkeys(_FLAGS, bool), **_OTHERS}
+#: As msgspec checks them. Files write null for what a model does not have.
+_Config: Any = cast("Any", TypedDict)("_Config", {key: kind | None for key, kind in _TYPES.items()}, total=False)
 
-
-class _Config(TypedDict, total=False):
-    """The keys of a `config.json` that are read here, by their first names. Files write null for what a model does not have."""
-
-    model_type: str | None
-    architectures: list[str] | None
-    _name_or_path: str | None
-    num_hidden_layers: _Size
-    hidden_size: _Size
-    num_attention_heads: _Size
-    num_key_value_heads: _Size
-    head_dim: _Size
-    intermediate_size: _Size
-    expansion_ratio: Annotated[float, msgspec.Meta(gt=0, le=1000)] | None
-    vocab_size: _Size
-    max_position_embeddings: _Size
-    attention_bias: _Flag
-    mlp_bias: _Flag
-    qk_norm: _Flag
-    no_bias: _Flag
-    learned_pos_emb: _Flag
-    attn_config: dict[str, Any] | None
-    multi_query: _Flag
-    new_decoder_architecture: _Flag
-    alibi: _Flag
-    tie_word_embeddings: _Flag
-    num_experts: _Size
-    num_experts_per_tok: _Size
-    moe_intermediate_size: _Size
-    n_shared_experts: _Size
-    shared_expert_intermediate_size: _Size
-    first_k_dense_replace: _Size
-    decoder_sparse_step: _Size
-    mlp_only_layers: list[int] | None
-    mlp_layer_types: list[str] | None
-    topk_method: str | None
-    q_lora_rank: _Size
-    kv_lora_rank: _Size
-    qk_nope_head_dim: _Size
-    qk_rope_head_dim: _Size
-    v_head_dim: _Size
-    sliding_window: _Size
-    use_sliding_window: _Flag
-    attention_chunk_size: _Size
-    layer_types: list[str] | None
-    is_encoder_decoder: _Flag
-    add_cross_attention: _Flag
-    num_nextn_predict_layers: _Size
-
-
-READ_KEYS = frozenset(_Config.__annotations__)
+READ_KEYS = frozenset(_TYPES)
 
 
 class TokenWindow(NamedTuple):

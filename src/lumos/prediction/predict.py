@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -248,7 +248,6 @@ _SIZES = ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "micro_batch", "sequence_
 
 def result(p: Prediction) -> dict[str, Any]:
     """The keys of `lumos predict --json`."""
-    m = p.memory
     return {
         "basis": Basis.LATENCY,  # one step, from its first work to its last
         "step_time_s": p.time.time_s,
@@ -258,14 +257,7 @@ def result(p: Prediction) -> dict[str, Any]:
         "tokens_per_s_per_gpu": p.tokens_per_s_per_gpu,
         "model_flops_utilization": p.model_flops_utilization,
         "model_tflops_per_gpu": p.model_flops_utilization * p.job.cluster.accelerator.peak(p.job.plan.precision) / 1e12,
-        "memory": {
-            "parameters_bytes": m.parameters_bytes,
-            "gradients_bytes": m.gradients_bytes,
-            "optimizer_bytes": m.optimizer_bytes,
-            "activations_bytes": m.activations_bytes,
-            "peak_bytes": m.peak_bytes,
-            "fits": m.fits,
-        },
+        "memory": {field.name: getattr(p.memory, field.name) for field in fields(p.memory) if field.name != "stage"},
         "operating": p.operating._asdict(),
         "critical_path": p.critical_path,
         "bound_by": p.bound_by,

@@ -44,8 +44,8 @@ class Columns:
     take longer while communication runs at the same time, as (backward pass during the exchange of gradients by dense and mixture,
     the same during the gather of parameters). reduction: exchange of one layer's gradients, in buckets. bucket: layers of a bucket.
     gather: gather of one layer's parameters. embedding, head: (forward, backward). outer_reduction: exchange of the gradients of
-    (embedding, head). transfer: one pipeline transfer. optimizer, optimizer_host, final_reduction, final_gather: by stage (first,
-    middle, last). tied: exchange of the gradients of the table that embedding and head share.
+    (embedding, head). transfer: one pipeline transfer. optimizer, final_reduction, final_gather: by stage (first, middle, last). tied:
+    exchange of the gradients of the table that embedding and head share.
     """
 
     forward: Floats
@@ -61,8 +61,9 @@ class Columns:
     weights_host: Floats
     weights_lead: Floats
     embedding: Floats
+    embedding_host: Floats
     head: Floats
-    ends_host: Floats
+    head_host: Floats
     transfer: Floats
     slowdown: Floats
     reduction: Floats
@@ -70,13 +71,22 @@ class Columns:
     gather: Floats
     outer_reduction: Floats
     optimizer: Floats
-    optimizer_host: Floats
     final_reduction: Floats
     final_gather: Floats
     tied: Floats
 
+    @property
+    def ends_host(self) -> Floats:
+        """The host time of the launches of (embedding, head), forward and backward together."""
+        return np.stack([self.embedding_host.sum(axis=1), self.head_host.sum(axis=1)], axis=1)
+
     def take(self, which: NDArray[np.generic]) -> Columns:
         return Columns(**{f.name: getattr(self, f.name)[which] for f in fields(self)})
+
+
+_NAMES = frozenset(field.name for field in fields(Columns))
+#: Blocks by the name of the column that has their times on the device.
+_Blocks = dict[str, list[Block]]
 
 
 class _Lengths(NamedTuple):
@@ -85,6 +95,11 @@ class _Lengths(NamedTuple):
     device: float
     host: float
     lead: float
+
+    @property
+    def by_ending(self) -> dict[str, float]:
+        """Each by what is appended to a block's name for the column that has it."""
+        return {"": self.device, "_host": self.host, "_lead": self.lead}
 
 
 class Prices:
@@ -107,28 +122,31 @@ class Prices:
         exchange = _representatives(plans, ("tp", "cp", "ep", "dp"), sharded, parts)
         end_of_step = _representatives(plans, ("tp", "cp", "ep", "dp", "pp", "vpp", "schedule"), sharded)
         transfer = _representatives(plans, ("tp", "cp", "pp", "micro_batch", "sequence_parallel"))
-        by_name: dict[str, Floats] = {}
         split = bool(np.any(np.isin(plans["schedule"], [SCHEDULES.index(name) for name in SPLIT])))
-        by_name |= self._spread(layer, lambda s: _layer_blocks(s, split), _layer_values)
-        by_name |= self._spread(outer, _outer_blocks, _outer_values)
-        by_name |= self._spread(transfer, _transfer_blocks, _transfer_values)
-        by_name |= self._spread(exchange, _exchange_blocks, _exchange_values)
-        by_name |= self._spread(end_of_step, _tail_blocks, _tail_values)
+        by_name = self._spread(layer, lambda s: _layer_blocks(s, split))
+        by_name |= self._spread(outer, _outer_blocks)
+        by_name |= self._spread(transfer, _transfer_blocks)
+        by_name |= self._spread(exchange, _exchange_blocks)
+        by_name |= self._spread(end_of_step, _tail_blocks)
+        by_name |= exchange.columns([{"bucket": [float(_bucket(s, mixture)) for mixture in _kinds(s)]} for s in exchange.shares])
+        by_name["reduction"] = by_name["reduction"] / by_name["bucket"]
         most = self._pricer.coefficients.contention * np.hstack([by_name["backward"], by_name["forward"]])
         by_name["slowdown"] = np.minimum(by_name["slowdown"], most)
         return Columns(**by_name)
 
-    def _spread(
-        self,
-        representatives: _Representatives,
-        build: Callable[[Share], list[Block]],
-        values: Callable[[Share, list[_Lengths]], dict[str, float | Sequence[float]]],
-    ) -> dict[str, Floats]:
-        """Columns of all plans from the blocks of their representatives."""
+    def _spread(self, representatives: _Representatives, build: Callable[[Share], _Blocks]) -> dict[str, Floats]:
+        """Columns of all plans from the blocks of their representatives. A column of a single block has one dimension."""
         built = [build(share) for share in representatives.shares]
-        times = iter(self._times([block for blocks in built for block in blocks]))
-        of_each = [values(share, [next(times) for _ in blocks]) for share, blocks in zip(representatives.shares, built, strict=True)]
-        return {name: column.astype(float) for name, column in representatives.columns(of_each).items()}
+        times = iter(self._times([block for named in built for blocks in named.values() for block in blocks]))
+        of_each = []
+        for named in built:
+            columns: dict[str, list[float]] = {}
+            for name, blocks in named.items():
+                for time in (next(times) for _ in blocks):
+                    for ending, length in time.by_ending.items():
+                        columns.setdefault(name + ending, []).append(length)
+            of_each.append({name: column for name, column in columns.items() if name in _NAMES})
+        return {name: column[:, 0] if column.shape[1] == 1 else column for name, column in representatives.columns(of_each).items()}
 
     def _times(self, blocks: Sequence[Block]) -> list[_Lengths]:
         """The times of every block; equal blocks are priced once."""
@@ -171,14 +189,13 @@ def _representatives(plans: Plans, names: tuple[str, ...], *more: _Ints) -> _Rep
 # ---------------------------------------------------------------- layers
 
 
-def _layer_blocks(share: Share, split: bool) -> list[Block]:
+def _layer_blocks(share: Share, split: bool) -> _Blocks:
     work = LayerWork(share)
     recompute = share.plan.recompute is Recompute.FULL
-    blocks = []
-    for mixture in sorted(set(_kinds(share))):
-        blocks += [work.forward(mixture), work.backward(mixture, recompute)]
-        blocks += [work.inputs(mixture, recompute), work.weights(mixture)] if split else [_EMPTY, _EMPTY]
-    return blocks
+    halves = {mixture: (work.inputs(mixture, recompute), work.weights(mixture)) for mixture in {*_kinds(share)}} if split else {}
+    whole = {mixture: (work.forward(mixture), work.backward(mixture, recompute)) for mixture in sorted({*_kinds(share)})}
+    passes = [(*whole[mixture], *halves.get(mixture, (_EMPTY, _EMPTY))) for mixture in _kinds(share)]
+    return {name: list(blocks) for name, *blocks in zip(("forward", "backward", "inputs", "weights"), *passes, strict=True)}
 
 
 _EMPTY = Block("", (), ())
@@ -190,39 +207,16 @@ def _kinds(share: Share) -> tuple[bool, ...]:
     return (mixtures == share.model.layers, mixtures > 0)
 
 
-def _layer_values(_share: Share, v: list[_Lengths]) -> dict[str, float | Sequence[float]]:
-    names = ("forward", "backward", "inputs", "weights")
-    out: dict[str, float | Sequence[float]] = {}
-    for i, name in enumerate(names):
-        pair = v[i], v[(i + 4) % len(v)]
-        out[name] = [t.device for t in pair]
-        out[f"{name}_host"] = [t.host for t in pair]
-        out[f"{name}_lead"] = [t.lead for t in pair]
-    return out
-
-
-def _outer_blocks(share: Share) -> list[Block]:
+def _outer_blocks(share: Share) -> _Blocks:
     work = LayerWork(share)
-    return [
-        outer_layers.embedding_forward(share, work), outer_layers.embedding_backward(share, work), outer_layers.head_forward(share, work),
-        outer_layers.head_backward(share, work),
-    ]  # fmt: skip
-
-
-def _outer_values(_share: Share, v: list[_Lengths]) -> dict[str, float | Sequence[float]]:
     return {
-        "embedding": (v[0].device, v[1].device),
-        "head": (v[2].device, v[3].device),
-        "ends_host": (v[0].host + v[1].host, v[2].host + v[3].host),
+        "embedding": [outer_layers.embedding_forward(share, work), outer_layers.embedding_backward(share, work)],
+        "head": [outer_layers.head_forward(share, work), outer_layers.head_backward(share, work)],
     }
 
 
-def _transfer_blocks(share: Share) -> list[Block]:
-    return [outer_layers.transfer(share, "transfer", RankStream.SEND_FORWARD)]
-
-
-def _transfer_values(_share: Share, v: list[_Lengths]) -> dict[str, float | Sequence[float]]:
-    return {"transfer": v[0].device}
+def _transfer_blocks(share: Share) -> _Blocks:
+    return {"transfer": [outer_layers.transfer(share, "transfer", RankStream.SEND_FORWARD)]}
 
 
 # ---------------------------------------------------------------- exchanges of gradients and parameters
@@ -233,22 +227,23 @@ def _bucket(share: Share, mixture: bool) -> int:
     return bucket_layers(share, mixture, most=-(-share.model.layers // (share.plan.pp * share.plan.vpp)))
 
 
-def _exchange_blocks(share: Share) -> list[Block]:
-    f, plan, model = share.framework, share.plan, share.model
-    blocks = []
+def _exchange_blocks(share: Share) -> _Blocks:
+    plan, model, width = share.plan, share.model, share.framework.reduce_bytes
+    slowed: list[Block] = []
+    reductions, gathers = [], []
     for mixture in _kinds(share):
         dense, experts = layer_parameters(model, mixture, plan.tp, plan.ep)
-        size, width = _bucket(share, mixture), f.reduce_bytes
-        one = outer_layers.reduce_gradients(share, dense * width, experts * width)
-        blocks += [
-            _contention(one),
-            outer_layers.reduce_gradients(share, dense * width * size, experts * width * size),
-            outer_layers.gather_parameters(share, dense * share.parameter_bytes, experts * share.parameter_bytes),
-            _contention(outer_layers.gather_parameters(share, dense * share.parameter_bytes, experts * share.parameter_bytes)),
-        ]
-    for parameters in (model.embedding_parameters, model.head_parameters):
-        blocks.append(outer_layers.reduce_gradients(share, -(-parameters // plan.tp) * f.reduce_bytes))
-    return blocks
+        size = _bucket(share, mixture)
+        slowed.append(_contention(outer_layers.reduce_gradients(share, dense * width, experts * width)))
+        reductions.append(outer_layers.reduce_gradients(share, dense * width * size, experts * width * size))
+        gathers.append(outer_layers.gather_parameters(share, dense * share.parameter_bytes, experts * share.parameter_bytes))
+    outer = [-(-parameters // plan.tp) * width for parameters in (model.embedding_parameters, model.head_parameters)]
+    return {
+        "slowdown": [*slowed, *map(_contention, gathers)],
+        "reduction": reductions,
+        "gather": gathers,
+        "outer_reduction": [outer_layers.reduce_gradients(share, nbytes) for nbytes in outer],
+    }
 
 
 def _contention(block: Block) -> Block:
@@ -259,44 +254,23 @@ def _contention(block: Block) -> Block:
     return b.build()
 
 
-def _exchange_values(share: Share, v: list[_Lengths]) -> dict[str, float | Sequence[float]]:
-    sizes = [_bucket(share, mixture) for mixture in _kinds(share)]
-    return {
-        "slowdown": (v[0].device, v[4].device, v[3].device, v[7].device),
-        "reduction": (v[1].device / sizes[0], v[5].device / sizes[1]),
-        "bucket": sizes,
-        "gather": (v[2].device, v[6].device),
-        "outer_reduction": (v[8].device, v[9].device),
-    }
-
-
 # ---------------------------------------------------------------- the end of the step
 
 
-def _tail_blocks(share: Share) -> list[Block]:
+def _tail_blocks(share: Share) -> _Blocks:
     f, plan, model = share.framework, share.plan, share.model
     chunks = layers_of_chunks(plan, model)
-    blocks = []
+    late = not f.gather_overlap and plan.zero in (1, 2)
+    blocks: _Blocks = {"optimizer": [], "final_reduction": [], "final_gather": []}
     for stage in (0, min(1, plan.pp - 1), plan.pp - 1):  # the first, one for those in the middle, the last
         held = stage_parameters(share, stage, chunks)
-        blocks.append(outer_layers.optimizer(share, held, layer_count(chunks[stage])))
-        width = f.reduce_bytes
-        blocks.append(_EMPTY if f.dp_overlap else outer_layers.reduce_gradients(share, held.dense * width, held.experts * width))
-        width = share.parameter_bytes
-        late = not f.gather_overlap and plan.zero in (1, 2)
-        blocks.append(outer_layers.gather_parameters(share, held.dense * width, held.experts * width) if late else _EMPTY)
-    blocks.append(outer_layers.tied_gradients(share) if model.tied and plan.pp > 1 else _EMPTY)
-    return blocks
-
-
-def _tail_values(_share: Share, v: list[_Lengths]) -> dict[str, float | Sequence[float]]:
-    return {
-        "optimizer": [v[i].device for i in (0, 3, 6)],
-        "optimizer_host": [v[i].host for i in (0, 3, 6)],
-        "final_reduction": [v[i].device for i in (1, 4, 7)],
-        "final_gather": [v[i].device for i in (2, 5, 8)],
-        "tied": v[9].device,
-    }
+        reduced, gathered = f.reduce_bytes, share.parameter_bytes
+        blocks["optimizer"].append(outer_layers.optimizer(share, held, layer_count(chunks[stage])))
+        reduction = _EMPTY if f.dp_overlap else outer_layers.reduce_gradients(share, held.dense * reduced, held.experts * reduced)
+        blocks["final_reduction"].append(reduction)
+        gather = outer_layers.gather_parameters(share, held.dense * gathered, held.experts * gathered) if late else _EMPTY
+        blocks["final_gather"].append(gather)
+    return blocks | {"tied": [outer_layers.tied_gradients(share) if model.tied and plan.pp > 1 else _EMPTY]}
 
 
 # ---------------------------------------------------------------- memory

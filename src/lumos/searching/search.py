@@ -263,6 +263,10 @@ class _Full:
             self._known[row] = p
 
 
+#: What a search says of itself under the name of its field.
+_COUNTED = ("plans", "evaluated", "infeasible", "least_bytes", "pruned", "simulated", "seconds_s", "complete")
+
+
 def search_keys(searched: Found) -> dict[str, Any]:
     """The keys of `lumos search --json`."""
     return {
@@ -271,14 +275,7 @@ def search_keys(searched: Found) -> dict[str, Any]:
         "gpus": searched.problem.gpus,
         "global_batch": searched.problem.global_batch,
         "seq": searched.problem.seq_len,
-        "plans": searched.plans,
-        "evaluated": searched.evaluated,
-        "infeasible": searched.infeasible,
-        "least_bytes": searched.least_bytes,
-        "pruned": searched.pruned,
-        "simulated": searched.simulated,
-        "seconds_s": searched.seconds_s,
-        "complete": searched.complete,
+        **{key: getattr(searched, key) for key in _COUNTED},
         "best": [
             {**keys_of(p), "against_first": plain(a), **({"campaign": plain(searched.campaigns[i])} if searched.campaigns else {})}
             for i, (p, a) in enumerate(zip(searched.best, searched.against_first, strict=True))

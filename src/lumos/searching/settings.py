@@ -55,28 +55,21 @@ def switched(problem: Problem, switches: Mapping[str, str]) -> Problem:
 
 def sweep_of(sweep: str | Mapping[str, Sequence[int]]) -> tuple[str, tuple[int, ...]]:
     """The key and the values of {KEY: values}, KEY=A..B (doubling) or KEY=A,B,C. Raises UsageError where it is malformed."""
-    if not isinstance(sweep, str):
-        if len(sweep) != 1:
-            raise UsageError(f"search: sweep takes one size with its values, not {len(sweep)}")
+    if isinstance(sweep, str):
+        name, sign, text = sweep.partition("=")
+        if not sign:
+            raise UsageError(f"--sweep {sweep!r} is not KEY=FROM..TO or KEY=V,V")
+        key, values = name.strip().replace("-", "_"), _sizes(name.strip(), text)
+    elif len(sweep) == 1:
         ((key, listed),) = sweep.items()
-        return _swept(key, sweep), tuple(_size(key, value) for value in listed)
-    key, sign, values = sweep.partition("=")
-    key = key.strip().replace("-", "_")
-    if not sign:
-        raise UsageError(f"--sweep {sweep!r} is not KEY=FROM..TO or KEY=V,V")
-    first, dots, last = values.partition("..")
-    if not dots:
-        return _swept(key, sweep), tuple(_size(key, word) for word in values.split(","))
-    low, high = _size(_swept(key, sweep), first), _size(key, last)
-    if low > high:
-        raise UsageError(f"--sweep {sweep!r}: {low} is more than {high}")
-    return key, tuple(low * 2**i for i in range((high // low).bit_length()))
-
-
-def _swept(key: str, sweep: object) -> str:
+        values = tuple(_size(key, value) for value in listed)
+    else:
+        raise UsageError(f"search: sweep takes one size with its values, not {len(sweep)}")
     if key not in SWEPT:
         raise UsageError(f"--sweep {sweep!r}: {key!r} cannot be swept; valid: {', '.join(SWEPT)}")
-    return key
+    if isinstance(values, range):
+        return key, tuple(values.start * 2**i for i in range((values[-1] // values.start).bit_length()))
+    return key, values
 
 
 def space_of(options: Mapping[str, object]) -> Space:
