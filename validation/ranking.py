@@ -30,7 +30,7 @@ from lumos.model import load_model
 from lumos.plan.profiles import framework_profile
 from lumos.prediction.step_time import central_time
 from lumos.prediction.validate import RANKED, Scored, read_tables, score, spearman_within
-from lumos.reports.text.search import plan_words
+from lumos.reports.text.predict import plan_words
 from lumos.searching.bounds import peak_bytes
 from lumos.searching.coarse import coarse_step_times
 from lumos.searching.prices import Prices

@@ -22,7 +22,7 @@ from lumos.plan.framework import with_switches
 from lumos.plan.plan import Plan
 from lumos.plan.profiles import framework_profile
 from lumos.prediction.predict import Prediction, predict_job
-from lumos.reports.text.search import plan_words
+from lumos.reports.text.predict import plan_words
 from lumos.searching.explain import Against, explain_predictions
 from lumos.searching.search import Found, search_problem
 from lumos.searching.space import Problem

@@ -107,7 +107,7 @@ def _tried(name: str, one: Tried) -> None:
 
 def _emulate(command: list[str], output: str, cluster: str, words: dict[str, Any], json: bool) -> None:
     from lumos.emulation.facade import emulate
-    from lumos.reports.text.emulated import print_emulated
+    from lumos.reports.text.runs import print_emulated
 
     if "limit" in words:
         words["limit_s"] = words.pop("limit")

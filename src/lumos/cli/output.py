@@ -72,7 +72,7 @@ def console() -> Console:
 
 def next_command(verb: str, paths: Sequence[str]) -> str:
     """The lines that name the command to run next on a recording."""
-    from lumos.reports.text.diagnose import continued
+    from lumos.reports.text.stragglers import continued
 
     return "next: " + "\n  ".join(continued(shlex.join(("lumos", verb, *paths)), console().width - 8))
 

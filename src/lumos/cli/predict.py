@@ -82,7 +82,7 @@ def validate(
     scores = validated(*tables, progress=progress("predicting", "rows"))
     result = {**scores.to_dict(), "seconds_s": clock.lap()}
     if plot is not None:
-        from lumos.reports.plots.validate import write_plot
+        from lumos.reports.page.validation_plot import write_plot
 
         write_plot(plot, scores.rows)
     answer(result, json, lambda out, figures: print_validation(out, scores.rows, figures, explained(scores.rows, WORST)))

@@ -55,7 +55,7 @@ def generate(
     PATH is a profiler's trace, or execution traces alone, one for each rank.
     """
     from lumos.proxy.facade import generate as write
-    from lumos.reports.text.proxy import print_generated
+    from lumos.reports.text.runs import print_generated
 
     answer(write(paths, output, **words), json, lambda out, benchmark: print_generated(out, output, benchmark))
 
@@ -69,6 +69,6 @@ def run(
 ) -> None:
     """Run a generated benchmark and compare its step with the recorded one."""
     from lumos.proxy.facade import run as start
-    from lumos.reports.text.proxy import print_run
+    from lumos.reports.text.runs import print_run
 
     answer(start(folder, **words), json, print_run)

@@ -89,7 +89,7 @@ def diagnose(
     """
     from lumos.findings.diagnose import diagnose_paths
     from lumos.graph.build import build
-    from lumos.reports.text.diagnose import print_diagnosis
+    from lumos.reports.text.stragglers import print_diagnosis
     from lumos.scripted.facade import matched_script
 
     job = read_job(*paths, **how)

@@ -35,7 +35,7 @@ def search(
     """List the plans of a model on a cluster, best first."""
     from lumos.errors import UsageError
     from lumos.output_files import check_places
-    from lumos.reports.text.search import print_found, print_sweep
+    from lumos.reports.text.predict import print_found, print_sweep
     from lumos.searching.facade import Swept, side_by_side
     from lumos.searching.facade import search as searched
     from lumos.searching.settings import sweep_of
@@ -92,7 +92,7 @@ def explain(
 
     Options hold for both plans; a size that a plan states is its own.
     """
-    from lumos.reports.text.search import print_explanation
+    from lumos.reports.text.predict import print_explanation
     from lumos.searching.facade import explain as explained
 
     answer(explained(first, second, **with_assigned(words, assigned)), json, print_explanation)

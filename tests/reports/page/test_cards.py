@@ -5,8 +5,8 @@ import json
 import pytest
 
 import lumos
-from lumos.reports.page.cards import device_use
 from lumos.reports.page.document import ReportedJob
+from lumos.reports.page.steps import device_use
 
 #: Of a step of 100 µs: 20 in a product in bf16 on half of the warps, 10 in an elementwise kernel of less than a warp a multiprocessor.
 KERNELS = (("ampere_bf16_s16816gemm", 30, 20, 50, 8.0), ("vectorized_elementwise_kernel", 60, 10, 0, 0.1))

@@ -30,9 +30,8 @@ from lumos.errors import GraphError, LumosError
 from lumos.findings.diagnose import diagnose_paths, named_paths
 from lumos.findings.ranks import MOST_TRIED
 from lumos.graph.build import build
-from lumos.reports.page.cards import device_use
 from lumos.reports.page.html import column
-from lumos.reports.page.steps import steps_shown
+from lumos.reports.page.steps import device_use, steps_shown
 from lumos.reports.page.timeline_levels import Limits, drawing
 from lumos.reports.text.format import a_step, kernel_name, short_name
 from lumos.result import plain

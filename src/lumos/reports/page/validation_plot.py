@@ -11,7 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from lumos.reports.page.html import write_figure_page
-from lumos.reports.text.search import plan_words
+from lumos.reports.text.predict import plan_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

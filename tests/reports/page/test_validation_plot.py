@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lumos.reports.plots.validate import log_axis, write_plot
+from lumos.reports.page.validation_plot import log_axis, write_plot
 
 
 def row(name, source, measured, predicted, low, high):
