@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from lumos.errors import LumosError
-from lumos.serve.work import BackgroundWork
+from lumos.serve.session import BackgroundWork
 
 
 def begun(then):

@@ -26,8 +26,7 @@ from lumos.errors import LumosError, QuestionError, UsageError
 from lumos.reports.page.html import imported_modules, json_text, page, plotly_source, static
 from lumos.result import as_json
 from lumos.serve.guard import App, Guard
-from lumos.serve.session import Loaded, Session
-from lumos.serve.work import fault_of
+from lumos.serve.session import Loaded, Session, fault_of
 
 #: The modules that start the explorer and its page about the API.
 START_MODULES = ("explorer.js", "api_page.js")

@@ -1,28 +1,29 @@
 """The state of the explorer: the job that it was started with, and the job's report.
 
-The paths of the job are given once, on the command line; nothing in a request names a file.
+The paths of the job are given once, on the command line; nothing in a request names a file. The job is read in a thread of its own, so
+that others can ask how far that is, and cancel it.
 """
 
 import shlex
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
 from lumos.analyze.ranks.equal_work import equal_work
 from lumos.changes.changes import Changes
 from lumos.characters import is_whole
-from lumos.errors import UsageError
+from lumos.errors import LumosError, UsageError
 from lumos.findings.case import options
 from lumos.graph.build import build
 from lumos.graph.table import Kind
 from lumos.reports.page.document import ReportedJob, document, what_if
 from lumos.reports.page.timeline_levels import Limits
 from lumos.result import plain
-from lumos.serve.work import BackgroundWork, Progressing
 from lumos.simulation import simulate
 from lumos.trace import read
 
@@ -30,6 +31,74 @@ from lumos.trace import read
 LIMITS = Limits(cells=3_000_000, tasks=4_000_000)
 #: How many names the page suggests as patterns.
 SUGGESTIONS = 200
+
+
+_Answer = TypeVar("_Answer")
+
+#: Called by the work with what it is doing, how much of that is done, and out of how much. Raises CancelledError if it is to stop.
+Progressing = Callable[[str, int, int], None]
+
+
+class CancelledError(Exception):
+    """The work was asked to stop."""
+
+
+def fault_of(error: BaseException) -> str:
+    """What the page shows of an error that no part of Lumos foresaw."""
+    return f"{type(error).__name__}: {error}; this is a fault of Lumos, please report it"
+
+
+class BackgroundWork(Generic[_Answer]):
+    """Runs `call(report)` in a thread. Once cancelled, it stops at the next call of `report`."""
+
+    def __init__(self, call: Callable[[Progressing], _Answer]) -> None:
+        self._call = call
+        self._stop = threading.Event()
+        self._progress: tuple[str, int, int] = ("starting", 0, 0)
+        self._answer: Future[_Answer] = Future()
+        threading.Thread(target=self._run, daemon=True, name="lumos-work").start()
+
+    @property
+    def state(self) -> Literal["running", "done", "failed", "cancelled"]:
+        """Whether the work runs, or how it ended."""
+        if not self._answer.done():
+            return "running"
+        error = self._answer.exception()
+        return "done" if error is None else "cancelled" if isinstance(error, CancelledError) else "failed"
+
+    @property
+    def result(self) -> _Answer:
+        """What the call returned. Valid only in the state "done"."""
+        return self._answer.result()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until the work has ended. Returns False where that takes longer than `seconds`."""
+        return not wait((self._answer,), seconds).not_done
+
+    def cancel(self) -> None:
+        """Ask the work to stop; it does so where it next says how far it is."""
+        self._stop.set()
+
+    def status(self) -> dict[str, Any]:
+        """The state and the progress, ready for JSON."""
+        what, done, total = self._progress
+        state = self.state
+        error = self._answer.exception() if state == "failed" else None
+        said = "" if error is None else str(error) if isinstance(error, LumosError) else fault_of(error)
+        return {"state": state, "doing": what, "done": done, "total": total, "error": said}
+
+    def _report(self, what: str, done: int, total: int) -> None:
+        if self._stop.is_set():
+            raise CancelledError
+        self._progress = (what, done, total)
+
+    def _run(self) -> None:
+        try:
+            self._answer.set_result(self._call(self._report))
+        except BaseException as error:
+            self._answer.set_exception(error)
+            if not isinstance(error, LumosError | CancelledError):
+                raise
 
 
 @dataclass(frozen=True)
