@@ -77,51 +77,7 @@ __all__ += [
 
 if not TYPE_CHECKING:  # a type checker would take it for an answer to every name
 
-    _load, __dir__ = on_demand(
-        __name__,
-        {
-            "lumos.analyze.breakdown": ("StepBreakdown",),
-            "lumos.analyze.compare": ("Comparison",),
-            "lumos.analyze.contents": ("Contents",),
-            "lumos.analyze.critical_path": ("CriticalPath",),
-            "lumos.analyze.curves": ("MemoryUse", "Utilization", "memory", "utilization"),
-            "lumos.analyze.facade": ("breakdown", "compare", "critical_path", "inspect"),
-            "lumos.analyze.probes": ("Probes", "probes"),
-            "lumos.analyze.replay": ("ReplayResult", "replay"),
-            "lumos.analyze.waiting.slack": ("Slack", "slack"),
-            "lumos.analyze.ranks.stragglers": ("Stragglers", "stragglers"),
-            "lumos.analyze.trust": ("Trust", "trust"),
-            "lumos.cost.cluster": ("Accelerator", "Cluster", "load_cluster"),
-            "lumos.cost.estimate": ("Estimate",),
-            "lumos.cost.facade": ("Calibration", "calibrate"),
-            "lumos.findings.diagnose": ("diagnose",),
-            "lumos.findings.finding": ("Diagnosis", "Finding"),
-            "lumos.diagnostics": ("Diagnostic",),
-            "lumos.emulation.facade": ("Emulated", "emulate"),
-            "lumos.errors": ("GraphError", "LumosError", "TraceError", "UsageError"),
-            "lumos.graph.build": ("build",),
-            "lumos.graph.table": ("Graph",),
-            "lumos.model": ("Model", "load_model"),
-            "lumos.plan.framework": ("Framework",),
-            "lumos.plan.plan": ("Plan",),
-            "lumos.prediction.validate": ("Validation", "validate"),
-            "lumos.prediction.layout": ("Layout",),
-            "lumos.prediction.predict": ("Prediction",),
-            "lumos.reports.export.job": ("export",),
-            "lumos.reports.facade": ("Written", "report"),
-            "lumos.result": ("Rows",),
-            "lumos.searching.facade": ("Explained", "Swept", "explain", "predict", "search"),
-            "lumos.searching.search": ("Found",),
-            "lumos.simulation": ("simulate",),
-            "lumos.simulation.timeline": ("Timeline", "measured"),
-            "lumos.trace": ("read",),
-            "lumos.trace.table": ("Job", "Trace"),
-            "lumos.changes.answer": ("Answer",),
-            "lumos.scripted.facade": ("whatif",),
-            "lumos.changes.grid": ("Cell",),
-        },
-        modules=("chakra", "collect", "cost", "proxy"),
-    )
+    _load, __dir__ = on_demand(__name__)
 
     def __getattr__(name: str) -> Any:
         if name == "__version__":

@@ -22,6 +22,4 @@ __all__ = ["Checked", "Exported", "Imported", "LinkedJob", "Stat", "Synthetic"]
 __all__ += ["check", "export", "import_", "link", "priced", "stat", "synthesize"]
 
 if not TYPE_CHECKING:  # a type checker would take it for an answer to every name
-    _SAMPLED = ("Synthetic", "synthesize")
-    _OTHERS = tuple(name for name in __all__ if name not in _SAMPLED)
-    __getattr__, __dir__ = on_demand(__name__, {"lumos.chakra.facade": _OTHERS, "lumos.chakra.synthesis.facade": _SAMPLED})
+    __getattr__, __dir__ = on_demand(__name__)

@@ -19,14 +19,4 @@ if TYPE_CHECKING:
 __all__ = ["Accelerator", "Cluster", "Estimate", "attention", "cluster_names", "collective", "gemm", "load_cluster"]
 
 if not TYPE_CHECKING:  # a type checker would take it for an answer to every name
-    __getattr__, __dir__ = on_demand(
-        __name__,
-        {
-            "lumos.cost.attention_model": ("attention",),
-            "lumos.cost.cluster": ("Accelerator", "Cluster", "cluster_names"),
-            "lumos": ("load_cluster",),
-            "lumos.cost.collective_model": ("collective",),
-            "lumos.cost.estimate": ("Estimate",),
-            "lumos.cost.gemm_model": ("gemm",),
-        },
-    )
+    __getattr__, __dir__ = on_demand(__name__, again=("load_cluster",))

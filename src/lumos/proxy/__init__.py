@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 __all__ = ["Generated", "generate", "run"]
 
 if not TYPE_CHECKING:  # a type checker would take it for an answer to every name
-    __getattr__, __dir__ = on_demand(__name__, {"lumos.proxy.facade": ("Generated", "generate", "run")})
+    __getattr__, __dir__ = on_demand(__name__)
