@@ -118,11 +118,6 @@ def test_utilization_is_the_share_of_each_millisecond(recorded):
     assert found.curve().edges_ns == [0, 1_000_000, 2_000_000, 2_500_000]
 
 
-def test_utilization_of_an_unknown_step_is_refused(recorded):
-    with pytest.raises(lumos.UsageError, match="ProfilerStep#0"):
-        lumos.utilization(lumos.measured(lumos.build(recorded)), step="other")
-
-
 def test_both_draw_themselves_above_their_tables(recorded):
     graph = lumos.build(recorded)
     for rows, said in ((lumos.utilization(lumos.measured(graph)), "mean 60 %"), (lumos.memory(recorded), "peak 300 B")):

@@ -41,13 +41,6 @@ def test_gathers_in_8_bit_are_half_as_large_and_cast_before():
     assert all(w.cast for w in works(plain, Gemm))
 
 
-def test_what_is_scattered_stays_in_16_bit():
-    scattered = [w.size for w in works(forward(EIGHT, TITAN), Collective) if w.kind is CollectiveKind.REDUCE_SCATTER]
-    assert scattered == [8192 * 4096 * 2] * 2
-    assert Share(LLAMA, EIGHT, TITAN, 8).parameter_bytes == 1
-    assert Share(LLAMA, replace(EIGHT, precision="bf16"), TITAN, 8).parameter_bytes == 2
-
-
 def copies(block: Block) -> list[int]:
     return [op.work.bytes for op in block.ops if op.name.startswith("copy of")]
 

@@ -70,13 +70,6 @@ def test_no_conclusions_from_unsound_evidence(lumos, verb, without_kernels, tmp_
     assert "18 of 180 launches have no kernel" in done.err and "--force" in done.err
 
 
-def test_a_grid_is_not_answered_either(lumos, without_kernels):
-    words = ("whatif", without_kernels, "--grid", "scale:gemm_kernel=0.5,1", "--json")
-    assert lumos(*words).status == 1
-    answer = lumos(*words, "--force").json
-    assert len(answer["grid"]) == 2 and answer["trust"]["grade"] == "unsound"
-
-
 def test_compare_says_it_of_each_side(lumos, two_ranks, trace, tmp_path):
     trace("alone.json", 0, 2, steps=3)
     answer = lumos("compare", two_ranks, tmp_path / "alone.json", "--json").json

@@ -52,11 +52,6 @@ def test_the_interval_holds_four_of_five_further_steps():
     assert 0.72 < held / trials < 0.88
 
 
-def test_more_rows_and_rows_that_agree_make_it_narrower():
-    widths = [level_of(scored(ratios), "own").half_width for ratios in ([1.5], [1.5] * 3, [1.5] * 9, [1.0, 1.5, 2.2])]
-    assert widths[0] > widths[1] > widths[2] and widths[3] > widths[0]
-
-
 def test_rows_of_another_device_or_framework_are_left_out_by_name(tmp_path):
     time = lumos.predict(**JOB).time.time_s
     rows = [row(**{**OWN, "gpu": gpu}, id=name, tp="2", step_time_s=str(2 * time)) for name, gpu in (("own", "H100"), ("a", "A100"))]

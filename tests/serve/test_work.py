@@ -1,8 +1,5 @@
 import threading
 
-import pytest
-
-from lumos.errors import LumosError
 from lumos.serve.session import BackgroundWork
 
 
@@ -36,20 +33,3 @@ def test_cancelled_work_stops_at_its_next_report():
     go_on.set()
     assert work.wait(10)
     assert (work.state, after) == ("cancelled", [])
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [(LumosError("x.json: empty"), "x.json: empty"), (ZeroDivisionError("zero"), "ZeroDivisionError: zero; this is a fault of Lumos")],
-)
-def test_an_error_is_reported_not_raised(error, said):
-    def call(report):
-        raise error
-
-    work = BackgroundWork(call)
-    assert work.wait(10)
-    assert work.status()["state"] == "failed" and work.status()["error"].startswith(said)
-    for thread in threading.enumerate():  # join it, so that pytest sees its exception within this test, where it is expected
-        if thread.name == "lumos-work":
-            thread.join(5)

@@ -9,7 +9,6 @@ import lumos
 from lumos.analyze.loop.steps import members, step_times
 from lumos.errors import LumosError, UsageError
 from lumos.prediction.ranks import MOST_TASKS
-from lumos.reports.export.kineto_changed import write_changed
 from lumos.simulation import simulate
 from lumos.trace.table import Origin
 
@@ -42,13 +41,6 @@ def test_a_changed_job_replays_to_the_answer(tmp_path, changes, job):
     assert len(lumos.read(tmp_path / "run.json.gz").traces[0])
 
 
-def test_a_predicted_job_replays_to_the_prediction(tmp_path):
-    prediction = lumos.predict(**SMALL, tp=2, pp=2, blocks=False)
-    lumos.export(prediction, chakra=tmp_path / "set", kineto=tmp_path / "traces", perfetto=tmp_path / "run.json")
-    for written in ("set", "traces"):
-        assert replayed_s(tmp_path / written) == pytest.approx(prediction.time.time_s, rel=0.001)
-
-
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory):
     """The files of a device job that exchanges between stages and between replicas."""
@@ -68,16 +60,6 @@ def test_a_changed_device_job_is_written_with_what_its_work_waits_for(tmp_path, 
     again = lumos.whatif(tmp_path / "traces", scale={"*nccl*": 20.0}).outcome.step_time_s
     assert both > 1.2 * answer.outcome.step_time_s
     assert again == pytest.approx(both, rel=0.001)
-
-
-def test_a_thread_without_work_is_no_fault(tmp_path, pipeline):
-    answer = lumos.whatif(pipeline, scale={"gemm*": 2.0})
-    timeline = answer.timeline
-    graph = timeline.graph
-    idle = next(p for p in graph.processors if not p.is_stream)
-    wider = replace(timeline, graph=replace(graph, processors=(*graph.processors, replace(idle, name="idle", lane=10_000))))
-    write_changed(str(tmp_path / "traces"), wider)
-    assert replayed_s(tmp_path / "traces") == pytest.approx(answer.outcome.step_time_s, rel=0.001)
 
 
 def test_the_best_plan_of_a_search_is_written(tmp_path):

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from lumos.analyze.replay import replay
-from lumos.chakra.lower import lower
 from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
 from lumos.graph.build import build
@@ -80,18 +79,6 @@ def test_a_collective_says_the_same_in_a_predicted_job_and_in_its_files(tmp_path
     peers = plan.tp * plan.cp * plan.dp
     of_stages = Counter({(r // peers, k, n, s, p if p < 0 else p // peers): c for (r, k, n, s, p), c in measured.items() if r % peers == 0})
     assert sized_alike(facts(folded)) == of_stages
-
-
-@pytest.mark.parametrize("name", ["tensor and pipeline", "fully sharded"])
-def test_exports_of_a_predicted_job_and_of_its_files_say_the_same_bytes(tmp_path, name):
-    prediction = predicted(name)
-    write_kineto(str(tmp_path), prediction)
-    world = expand(prediction.timeline.graph, prediction.job.plan, prediction.collectives, 8).graph
-    written = []
-    for graph in (world, build(read(str(tmp_path)))):
-        sent = lower(graph).communication
-        written.append(Counter(zip(sent.type.tolist(), sent.size.tolist(), [sent.kinds[k] for k in sent.kind], strict=True)))
-    assert written[0] == written[1]
 
 
 def test_rows_look_like_a_profilers(tmp_path):
