@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypedDict, cast
 
-from lumos.choices import as_mapping, suggestion
+from lumos.choices import as_mapping
 from lumos.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,20 +53,14 @@ def with_words(settings: Settings, words: JobWords, where: str) -> Settings:
     """The settings with those that are named. UsageError for an unknown key, naming the nearest, or a value of the wrong type."""
     import msgspec
 
-    from lumos.plan.configuration import Settings
+    from lumos.plan.configuration import settings_from
     from lumos.plan.framework import switch_text
 
     given = {key: value for key, value in cast("dict[str, object]", dict(words)).items() if value is not None}
-    for key in given:
-        if key not in Settings.__struct_fields__:
-            raise UsageError(f"{where}: {key!r} is not a setting{suggestion(key, Settings.__struct_fields__)}")
     if "switches" in given:
         switches = as_mapping(given["switches"], "switches", "{'dropout': True}")
         given["switches"] = {**settings.switches, **{key: switch_text(value) for key, value in switches.items()}}
-    try:
-        return msgspec.convert({**msgspec.to_builtins(settings), **given}, Settings)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{where}: {error}") from error
+    return settings_from({**msgspec.to_builtins(settings), **given}, where)
 
 
 def switches_of(words: Iterable[str]) -> dict[str, str]:
