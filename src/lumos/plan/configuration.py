@@ -111,12 +111,10 @@ def check_needed(settings: Settings) -> None:
             raise UsageError(f"--{key.replace('_', '-')} is needed (or {key} in the file)")
 
 
-def job_from(settings: Settings) -> PlannedJob:
+def job_from(s: Settings) -> PlannedJob:
     """The job that the settings describe. Raises UsageError if one is missing or unknown, PlanError if they contradict each other."""
-    ones = {key: 1 for key in DEGREES if getattr(settings, key) is None and key != "dp"}
-    s = msgspec.structs.replace(settings, **ones)
     check_needed(s)
-    assert s.model is not None and s.cluster is not None and s.gpus is not None and s.global_batch is not None and s.seq is not None
+    assert s.model is not None and s.cluster is not None and s.gpus is not None
     (model, read_notes, window), cluster = read_model(s.model), load_cluster(s.cluster)
     cluster.check_size(s.gpus)
     framework, notes = _framework(s)
@@ -128,8 +126,9 @@ def job_from(settings: Settings) -> PlannedJob:
 
 
 def plan_from(s: Settings, framework: Framework) -> Plan:
-    """The plan of settings that state all sizes but dp. What else they leave open is as the framework has it. Raises PlanError if the
-    sizes are not those of the devices."""
+    """The plan of settings: sizes that they leave open are 1 but for dp, and what else they do is as the framework has it. Raises PlanError
+    if the sizes are not those of the devices."""
+    s = msgspec.structs.replace(s, **{key: 1 for key in DEGREES if getattr(s, key) is None and key != "dp"})
     assert s.tp is not None and s.pp is not None and s.cp is not None and s.vpp is not None and s.gpus is not None
     rest = s.tp * s.pp * s.cp
     if rest < 1 or s.gpus % rest:

@@ -33,7 +33,7 @@ from lumos.errors import LumosError
 from lumos.measured_table import positive, read_rows, table_number, whole_number
 from lumos.model import Model
 from lumos.model.catalogue import find_model, model_names, plain_name
-from lumos.plan.configuration import Settings, plan_from
+from lumos.plan.configuration import DEGREES, Settings, plan_from
 from lumos.plan.framework import switch_text
 from lumos.plan.job import (
     LIMITED,
@@ -259,16 +259,18 @@ def _parameters(name: str) -> _Stated | None:
 def _plan_of(row: PublishedRun, model: Model, framework: Framework, notes: list[Diagnostic]) -> Plan:
     """The row's plan, with its blanks filled."""
     devices, global_batch = _required(row, "n_gpus"), _required(row, "global_batch")
-    tp, pp, vpp, cp, ep, dp = (_number(row, key) for key in ("tp", "pp", "vpp", "cp", "ep", "dp"))
-    if (pp or 1) > 1 and not (row.get("vpp") or "").strip() and framework.name in NEMO and model.layers % (pp or 1) == 0:
-        vpp = model.layers // (pp or 1)
-        notes.append(Diagnostic("assumed-vpp", f"{vpp}: one layer a virtual stage, as NeMo's recipes have it"))
-    if not any((tp, pp, cp, dp)):
-        dp = gcd(devices, global_batch)
-        cp = devices // dp
-        if cp > 1:
-            notes.append(Diagnostic("assumed-cp", f"{cp}: {devices} devices share the sequences of a global batch that {dp} divides"))
-    data = dp * (cp or 1) if dp else devices // ((tp or 1) * (pp or 1))
+    sizes = {key: _number(row, key) or None for key in DEGREES}
+    if not any(sizes[key] for key in ("tp", "pp", "cp", "dp")):
+        replicas = gcd(devices, global_batch)
+        sizes |= {"dp": replicas, "cp": devices // replicas}
+        if replicas < devices:
+            said = f"{sizes['cp']}: {devices} devices share the sequences of a global batch that {replicas} divides"
+            notes.append(Diagnostic("assumed-cp", said))
+    tp, pp, cp, dp = (sizes[key] or 1 for key in ("tp", "pp", "cp", "dp"))
+    if pp > 1 and not (row.get("vpp") or "").strip() and framework.name in NEMO and model.layers % pp == 0:
+        sizes["vpp"] = model.layers // pp
+        notes.append(Diagnostic("assumed-vpp", f"{sizes['vpp']}: one layer a virtual stage, as NeMo's recipes have it"))
+    data = dp * cp if sizes["dp"] else devices // (tp * pp)
     zero, shard = _sharding(row.get("zero_or_fsdp", ""), data)
     if zero is None and framework.zero:
         notes.append(Diagnostic("assumed-zero", f"stage {framework.zero}, as {framework.name} has it"))
@@ -284,13 +286,7 @@ def _plan_of(row: PublishedRun, model: Model, framework: Framework, notes: list[
         gpus=devices,
         global_batch=global_batch,
         seq=_required(row, "seq_len"),
-        micro_batch=_number(row, "micro_batch") or 1,
-        tp=tp or 1,
-        pp=pp or 1,
-        vpp=vpp or 1,
-        cp=cp or 1,
-        ep=ep or 1,
-        dp=dp or None,
+        **sizes,  # type: ignore[arg-type]
         zero=zero,
         shard=0 if shard >= data else shard,
         sequence_parallel=_flag(row, "sequence_parallel"),
