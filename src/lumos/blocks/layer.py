@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumos.blocks.block import Block, Builder, Op
-from lumos.blocks.experts import ExpertWork
-from lumos.blocks.layer_parts import LayerParts, ScoreWork
+from lumos.blocks.experts import ExpertParts
 from lumos.blocks.work import Gemm, RankStream, Traffic
 from lumos.vocabulary import CollectiveKind, Recompute, Selective
 
@@ -17,14 +16,13 @@ if TYPE_CHECKING:
     from lumos.blocks.share import Share
 
 
-class LayerWork(LayerParts):
+class LayerWork(ExpertParts):
     """Makes the blocks of one rank's part of a layer. mixture: whether the layer has experts."""
 
     def __init__(self, share: Share) -> None:
         super().__init__(share)
-        self._backward: dict[
-            tuple[bool, bool], Block
-        ] = {}  # by (mixture, recompute); the halves of a split backward pass are taken from these
+        #: By (mixture, recompute); the halves of a split backward pass are taken from these.
+        self._backward: dict[tuple[bool, bool], Block] = {}
 
     # ---------------------------------------------------------------- passes
 
@@ -81,7 +79,7 @@ class LayerWork(LayerParts):
             if s.model.qk_norm:
                 self.norm_forward(b, s.tokens, (s.heads + s.kv_heads) * s.model.head_dim)
             self._rotary(b)
-        ScoreWork(self).forward(b)
+        self.scores_forward(b)
         self.row_forward(b, "projection", s.model.attention_width // s.plan.tp)
         self.residual_forward(b, s.residual_tokens)
 
@@ -89,7 +87,7 @@ class LayerWork(LayerParts):
         s = self.share
         self.residual_backward(b, s.residual_tokens)
         self.row_backward(b, "projection", s.model.attention_width // s.plan.tp, s.model.bias)
-        ScoreWork(self).backward(b)
+        self.scores_backward(b)
         if s.model.latent is not None:
             self._latent_backward(b)
         else:
@@ -167,7 +165,7 @@ class LayerWork(LayerParts):
         s = self.share
         self.norm_forward(b, s.residual_tokens)
         if mixture:
-            self._experts().forward(b)
+            self.experts_forward(b)
         else:
             self.column_forward(b, "mlp up", *self.up_widths(s.ffn))
             self.activation(b, s.tokens * s.ffn)
@@ -178,16 +176,12 @@ class LayerWork(LayerParts):
         s = self.share
         self.residual_backward(b, s.residual_tokens)
         if mixture:
-            self._experts().backward(b)
+            self.experts_backward(b)
         else:
             self.row_backward(b, "mlp down", s.ffn, s.model.bias)
             self.activation_backward(b, s.tokens * s.ffn)
             self.column_backward(b, "mlp up", s.model.bias, *self.up_widths(s.ffn))
         self.norm_backward(b, s.residual_tokens)
-
-    def _experts(self) -> ExpertWork:
-        assert self.share.model.experts is not None
-        return ExpertWork(self, self.share.model.experts)
 
     # ---------------------------------------------------------------- selective recomputation
 

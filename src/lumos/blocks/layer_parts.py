@@ -257,19 +257,13 @@ class LayerParts:
             self.reduce_output(b, copied=added)
 
 
-class ScoreWork:
-    """Adds the core of a layer's attention to a block."""
+class ScoreParts(LayerParts):
+    """Adds the core of attention (scores, softmax, context): one fused kernel, a ring of them, or unfused."""
 
-    def __init__(self, layer: LayerParts) -> None:
-        self.layer = layer
-        self.share = layer.share
-        self.framework = layer.framework
-        self.width = layer.width
-
-    def forward(self, b: Builder) -> None:
+    def scores_forward(self, b: Builder) -> None:
         self._scores(b, Direction.FORWARD)
 
-    def backward(self, b: Builder) -> None:
+    def scores_backward(self, b: Builder) -> None:
         if self.framework.attention is AttentionKernel.UNFUSED and self.share.plan.recompute is Recompute.SELECTIVE:
             self._unfused_forward(b)
         self._scores(b, Direction.BACKWARD)
@@ -287,7 +281,7 @@ class ScoreWork:
         value = latent.value if latent else s.model.head_dim
         part = plan.seq_len // plan.cp // plan.documents
         kernel = self.framework.attention
-        dtype = self.layer.unquantised_dtype  # Transformer Engine does not compute attention in fp8 by default
+        dtype = self.unquantised_dtype  # Transformer Engine does not compute attention in fp8 by default
 
         def kernel_of(queries: int, keys: int, causal: bool) -> Attention:
             batch = plan.micro_batch * plan.documents
@@ -344,4 +338,4 @@ class ScoreWork:
             b.add("masked softmax backward", Traffic((2 * self.width + 9 * FP32) * scores, 5))
         b.add("query gradient", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
         b.add("key gradient", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
-        b.add("gather qkv gradients", Traffic(2 * self.width * s.tokens * sum(self.layer.qkv()), 3, "strided"))
+        b.add("gather qkv gradients", Traffic(2 * self.width * s.tokens * sum(self.qkv()), 3, "strided"))
