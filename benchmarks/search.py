@@ -25,7 +25,7 @@ from lumos.plan.profiles import framework_profile
 from lumos.searching.bounds import peak_bytes
 from lumos.searching.coarse import coarse_step_times
 from lumos.searching.engine import Ray
-from lumos.searching.prices import Prices
+from lumos.searching.prices import block_columns
 from lumos.searching.search import Found, search_problem
 from lumos.searching.space import Problem, Space, enumerate_plans, passes
 
@@ -112,7 +112,7 @@ def _pieces(problem: Problem) -> list[tuple[str, ...]]:
     assert capacity is not None
     fits = plans.take(np.flatnonzero(peak <= capacity))
     pricer = Pricer(problem.cluster)
-    columns = Prices(pricer).columns(fits)
+    columns = block_columns(fits, pricer)
     clock.append(time.process_time())
     passes.cache_clear()
     coarse_step_times(fits, columns, pricer.coefficients)

@@ -33,7 +33,7 @@ from lumos.prediction.validate import RANKED, Scored, read_tables, score, spearm
 from lumos.reports.text.predict import plan_words
 from lumos.searching.bounds import peak_bytes
 from lumos.searching.coarse import coarse_step_times
-from lumos.searching.prices import Prices
+from lumos.searching.prices import block_columns
 from lumos.searching.space import Problem, Space, enumerate_plans
 
 #: (model, framework, devices, sequences, tokens) of the random plans, on H100.
@@ -103,7 +103,7 @@ def _both(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[st
     fits = np.flatnonzero(peak_bytes(plans) <= capacity)
     plans = plans.take(np.random.default_rng(0).choice(fits, min(PLANS, len(fits)), replace=False))
     pricer = Pricer(problem.cluster)
-    coarse = coarse_step_times(plans, Prices(pricer).columns(plans), pricer.coefficients)
+    coarse = coarse_step_times(plans, block_columns(plans, pricer), pricer.coefficients)
     full = np.array([central_time(problem.job(plans.plan(row)), pricer) for row in range(len(plans))])
     words = [f"{problem.model.name}, {plan_words(plans.plan(row))}" for row in range(len(plans))]
     return coarse, full, plans["zero"], words

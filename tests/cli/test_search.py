@@ -1,6 +1,5 @@
 """`lumos search` and `lumos explain`: the JSON keys that scripts rely on, files, and refusals."""
 
-
 import pytest
 
 SMALL = ("--model", "llama3-8b", "--cluster", "h100", "--gpus", 8, "--global-batch", 16, "--seq", 4096)

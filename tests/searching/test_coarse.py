@@ -10,7 +10,7 @@ from lumos.plan.profiles import framework_profile
 from lumos.prediction.step_time import step_time
 from lumos.searching.bounds import lower_bounds, peak_bytes
 from lumos.searching.coarse import coarse_step_times
-from lumos.searching.prices import Prices
+from lumos.searching.prices import block_columns
 from lumos.searching.space import SCHEDULES, Plans, Space, enumerate_plans
 
 
@@ -23,7 +23,7 @@ def sample(problem, count, space=None) -> Plans:
 def both(plans):
     """Coarse and full seconds, and the bounds."""
     pricer = Pricer(plans.problem.cluster)
-    columns = Prices(pricer).columns(plans)
+    columns = block_columns(plans, pricer)
     full = np.array([step_time(plans.problem.job(plans.plan(row)), pricer).time_s for row in range(len(plans))])
     return coarse_step_times(plans, columns, pricer.coefficients), full, lower_bounds(plans, columns, pricer.coefficients)
 
@@ -93,7 +93,7 @@ def test_long_steps_are_extrapolated_from_short_ones(small, schedule):
 def test_a_plan_takes_the_same_time_alone_and_with_others(small):
     plans = sample(small, 50)
     pricer = Pricer(small.cluster)
-    together = coarse_step_times(plans, Prices(pricer).columns(plans), pricer.coefficients)
+    together = coarse_step_times(plans, block_columns(plans, pricer), pricer.coefficients)
     for row in range(0, 50, 10):
         alone = plans.take(np.array([row]))
-        assert coarse_step_times(alone, Prices(pricer).columns(alone), pricer.coefficients)[0] == pytest.approx(together[row], rel=1e-12)
+        assert coarse_step_times(alone, block_columns(alone, pricer), pricer.coefficients)[0] == pytest.approx(together[row], rel=1e-12)

@@ -5,7 +5,7 @@ import pytest
 
 from lumos.distribute import Workers
 from lumos.searching.engine import Local, Ray, layer_blocks
-from lumos.searching.prices import Prices
+from lumos.searching.prices import block_columns
 from lumos.searching.search import search_keys, search_problem
 from lumos.searching.space import Space, enumerate_plans, structures
 
@@ -43,7 +43,7 @@ def test_a_lost_node_changes_nothing(small):
     plans = enumerate_plans(small, SPACE)
     rows = np.arange(len(plans))
     local = Local(small, 1)
-    columns = Prices(local.pricer).columns(plans)
+    columns = block_columns(plans, local.pricer)
     expected = np.zeros(len(plans))
     for some, seconds in local.times(plans, columns, rows):
         expected[some] = seconds

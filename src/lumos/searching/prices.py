@@ -102,64 +102,59 @@ class _Lengths(NamedTuple):
         return {"": self.device, "_host": self.host, "_lead": self.lead}
 
 
-class Prices:
-    """Prices blocks of plans on one cluster."""
+def block_columns(plans: Plans, pricer: Pricer) -> Columns:
+    """Times of the plans' blocks, priced by `pricer`."""
+    many = (plans.microbatches > 1).astype(np.int64)
+    sharded = np.where(plans["zero"] == 3, 2, np.minimum(plans["zero"], 1))
+    dualpipe = plans["schedule"] == SCHEDULES.index(Schedule.DUALPIPE)
+    # exchanges of experts run at the same time as compute
+    both_ways = (dualpipe & (plans.problem.model.experts is not None)).astype(np.int64)
+    layer = _representatives(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"), many, both_ways)
+    outer = _representatives(plans, ("tp", "cp", "micro_batch", "sequence_parallel"), many)
+    parts = plans["pp"] * plans["vpp"]
+    exchange = _representatives(plans, ("tp", "cp", "ep", "dp"), sharded, parts)
+    end_of_step = _representatives(plans, ("tp", "cp", "ep", "dp", "pp", "vpp", "schedule"), sharded)
+    transfer = _representatives(plans, ("tp", "cp", "pp", "micro_batch", "sequence_parallel"))
+    split = bool(np.any(np.isin(plans["schedule"], [SCHEDULES.index(name) for name in SPLIT])))
+    by_name = _spread(pricer, layer, lambda s: _layer_blocks(s, split))
+    by_name |= _spread(pricer, outer, _outer_blocks)
+    by_name |= _spread(pricer, transfer, _transfer_blocks)
+    by_name |= _spread(pricer, exchange, _exchange_blocks)
+    by_name |= _spread(pricer, end_of_step, _tail_blocks)
+    by_name |= exchange.columns([{"bucket": [float(_bucket(s, mixture)) for mixture in _kinds(s)]} for s in exchange.shares])
+    by_name["reduction"] = by_name["reduction"] / by_name["bucket"]
+    most = pricer.coefficients.contention * np.hstack([by_name["backward"], by_name["forward"]])
+    by_name["slowdown"] = np.minimum(by_name["slowdown"], most)
+    return Columns(**by_name)
 
-    def __init__(self, pricer: Pricer) -> None:
-        self._pricer = pricer
 
-    def columns(self, plans: Plans) -> Columns:
-        """Times of the plans' blocks."""
-        many = (plans.microbatches > 1).astype(np.int64)
-        sharded = np.where(plans["zero"] == 3, 2, np.minimum(plans["zero"], 1))
-        dualpipe = plans["schedule"] == SCHEDULES.index(Schedule.DUALPIPE)
-        both_ways = (dualpipe & (plans.problem.model.experts is not None)).astype(
-            np.int64
-        )  # exchanges of experts run at the same time as compute
-        layer = _representatives(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"), many, both_ways)
-        outer = _representatives(plans, ("tp", "cp", "micro_batch", "sequence_parallel"), many)
-        parts = plans["pp"] * plans["vpp"]
-        exchange = _representatives(plans, ("tp", "cp", "ep", "dp"), sharded, parts)
-        end_of_step = _representatives(plans, ("tp", "cp", "ep", "dp", "pp", "vpp", "schedule"), sharded)
-        transfer = _representatives(plans, ("tp", "cp", "pp", "micro_batch", "sequence_parallel"))
-        split = bool(np.any(np.isin(plans["schedule"], [SCHEDULES.index(name) for name in SPLIT])))
-        by_name = self._spread(layer, lambda s: _layer_blocks(s, split))
-        by_name |= self._spread(outer, _outer_blocks)
-        by_name |= self._spread(transfer, _transfer_blocks)
-        by_name |= self._spread(exchange, _exchange_blocks)
-        by_name |= self._spread(end_of_step, _tail_blocks)
-        by_name |= exchange.columns([{"bucket": [float(_bucket(s, mixture)) for mixture in _kinds(s)]} for s in exchange.shares])
-        by_name["reduction"] = by_name["reduction"] / by_name["bucket"]
-        most = self._pricer.coefficients.contention * np.hstack([by_name["backward"], by_name["forward"]])
-        by_name["slowdown"] = np.minimum(by_name["slowdown"], most)
-        return Columns(**by_name)
+def _spread(pricer: Pricer, representatives: _Representatives, build: Callable[[Share], _Blocks]) -> dict[str, Floats]:
+    """Columns of all plans from the blocks of their representatives. A column of a single block has one dimension."""
+    built = [build(share) for share in representatives.shares]
+    times = iter(_times(pricer, [block for named in built for blocks in named.values() for block in blocks]))
+    of_each = []
+    for named in built:
+        columns: dict[str, list[float]] = {}
+        for name, blocks in named.items():
+            for time in (next(times) for _ in blocks):
+                for ending, length in time.by_ending.items():
+                    columns.setdefault(name + ending, []).append(length)
+        of_each.append({name: column for name, column in columns.items() if name in _NAMES})
+    return {name: column[:, 0] if column.shape[1] == 1 else column for name, column in representatives.columns(of_each).items()}
 
-    def _spread(self, representatives: _Representatives, build: Callable[[Share], _Blocks]) -> dict[str, Floats]:
-        """Columns of all plans from the blocks of their representatives. A column of a single block has one dimension."""
-        built = [build(share) for share in representatives.shares]
-        times = iter(self._times([block for named in built for blocks in named.values() for block in blocks]))
-        of_each = []
-        for named in built:
-            columns: dict[str, list[float]] = {}
-            for name, blocks in named.items():
-                for time in (next(times) for _ in blocks):
-                    for ending, length in time.by_ending.items():
-                        columns.setdefault(name + ending, []).append(length)
-            of_each.append({name: column for name, column in columns.items() if name in _NAMES})
-        return {name: column[:, 0] if column.shape[1] == 1 else column for name, column in representatives.columns(of_each).items()}
 
-    def _times(self, blocks: Sequence[Block]) -> list[_Lengths]:
-        """The times of every block; equal blocks are priced once."""
-        works: dict[Work, None] = dict.fromkeys(op.work for block in blocks for op in block.ops)
-        known = dict(zip(works, self._pricer(list(works)), strict=True))
-        memo: dict[Block, _Lengths] = {}
-        out = []
-        for block in blocks:
-            if block not in memo:
-                c = collapse(block, [known[op.work].times for op in block.ops])
-                memo[block] = _Lengths(float(c.device.best), float(c.host), float(c.lead))
-            out.append(memo[block])
-        return out
+def _times(pricer: Pricer, blocks: Sequence[Block]) -> list[_Lengths]:
+    """The times of every block; equal blocks are priced once."""
+    works: dict[Work, None] = dict.fromkeys(op.work for block in blocks for op in block.ops)
+    known = dict(zip(works, pricer(list(works)), strict=True))
+    memo: dict[Block, _Lengths] = {}
+    out = []
+    for block in blocks:
+        if block not in memo:
+            c = collapse(block, [known[op.work].times for op in block.ops])
+            memo[block] = _Lengths(float(c.device.best), float(c.host), float(c.lead))
+        out.append(memo[block])
+    return out
 
 
 class _Representatives(NamedTuple):

@@ -18,7 +18,7 @@ from lumos.result import Shown, plain
 from lumos.searching.bounds import lower_bounds, peak_bytes
 from lumos.searching.engine import Local, Ray, Simulated
 from lumos.searching.explain import Against, Timed, against
-from lumos.searching.prices import Floats, Prices
+from lumos.searching.prices import Floats, block_columns
 from lumos.searching.space import PLAN_COLUMNS, Ints, Plans, Problem, Space, enumerate_plans
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def search_problem(
     complete, done = True, 0
     try:
         tell(SearchStage.PRICING, 0, len(plans))
-        columns = Prices(engine.pricer).columns(plans) if len(plans) else None
+        columns = block_columns(plans, engine.pricer) if len(plans) else None
         bounds = lower_bounds(plans, columns, engine.pricer.coefficients) if columns is not None else np.zeros(0)
         order = np.argsort(bounds, kind="stable")
         limit = np.inf
