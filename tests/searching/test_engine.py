@@ -6,14 +6,14 @@ import pytest
 from lumos.distribute import Workers
 from lumos.searching.engine import Local, Ray, layer_blocks
 from lumos.searching.prices import block_columns
-from lumos.searching.search import search_keys, search_problem
+from lumos.searching.search import search_problem
 from lumos.searching.space import Space, enumerate_plans, structures
 
 SPACE = Space(cp=(1, 2), micro_batch=(1, 2))
 
 
 def without_clock(found):
-    return {**search_keys(found), "seconds_s": 0}
+    return {**found.to_dict(), "seconds_s": 0}
 
 
 def test_threads_do_not_change_the_answer(small):

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: A step with more tasks is simulated in coarse form, which gives nearly the same answer much sooner.
 FINE_TASKS = 100_000
+#: The sizes and choices of a plan that an answer names.
+_SIZES = ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "micro_batch", "sequence_parallel", "recompute", "schedule")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -59,7 +61,26 @@ class Prediction(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos predict --json`."""
-        return result(self)
+        return {
+            "basis": Basis.LATENCY,  # one step, from its first work to its last
+            "step_time_s": self.time.time_s,
+            "step_time_low_s": self.time.low_s,
+            "step_time_high_s": self.time.high_s,
+            "breakdown": self.breakdown,
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "model_flops_utilization": self.model_flops_utilization,
+            "model_tflops_per_gpu": self.model_flops_utilization * self.job.cluster.accelerator.peak(self.job.plan.precision) / 1e12,
+            "memory": {field.name: getattr(self.memory, field.name) for field in fields(self.memory) if field.name != "stage"},
+            "operating": self.operating._asdict(),
+            "critical_path": self.critical_path,
+            "bound_by": self.bound_by,
+            "granularity": self.granularity,
+            "framework": self.job.framework.name,
+            "plan": {key: getattr(self.job.plan, key) for key in _SIZES},
+            "parameters": self.job.model.parameters,
+            "unknowns": [{"code": u.code, "question": u.question, "factors": dict(u.factors)} for u in self.unknowns],
+            "diagnostics": [{"code": d.code, "message": d.message} for d in self.diagnostics],
+        }
 
     def described(self) -> str:
         """The step with its interval, and the job, for people."""
@@ -240,31 +261,3 @@ def work_class(work: Work, lane: RankStream) -> str:
     if isinstance(work, Attention):
         return "attention"
     return "contention" if isinstance(work, Contention) else "element-wise"
-
-
-#: The sizes and choices of a plan that an answer names.
-_SIZES = ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "micro_batch", "sequence_parallel", "recompute", "schedule")
-
-
-def result(p: Prediction) -> dict[str, Any]:
-    """The keys of `lumos predict --json`."""
-    return {
-        "basis": Basis.LATENCY,  # one step, from its first work to its last
-        "step_time_s": p.time.time_s,
-        "step_time_low_s": p.time.low_s,
-        "step_time_high_s": p.time.high_s,
-        "breakdown": p.breakdown,
-        "tokens_per_s_per_gpu": p.tokens_per_s_per_gpu,
-        "model_flops_utilization": p.model_flops_utilization,
-        "model_tflops_per_gpu": p.model_flops_utilization * p.job.cluster.accelerator.peak(p.job.plan.precision) / 1e12,
-        "memory": {field.name: getattr(p.memory, field.name) for field in fields(p.memory) if field.name != "stage"},
-        "operating": p.operating._asdict(),
-        "critical_path": p.critical_path,
-        "bound_by": p.bound_by,
-        "granularity": p.granularity,
-        "framework": p.job.framework.name,
-        "plan": {key: getattr(p.job.plan, key) for key in _SIZES},
-        "parameters": p.job.model.parameters,
-        "unknowns": [{"code": u.code, "question": u.question, "factors": dict(u.factors)} for u in p.unknowns],
-        "diagnostics": [{"code": d.code, "message": d.message} for d in p.diagnostics],
-    }

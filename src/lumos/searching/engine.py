@@ -17,7 +17,7 @@ import numpy as np
 from lumos.blocks.price import Pricer
 from lumos.distribute import Workers, connected
 from lumos.errors import UsageError
-from lumos.prediction.predict import predict_job, result
+from lumos.prediction.predict import predict_job
 from lumos.searching.coarse import coarse_step_times
 from lumos.searching.explain import StepParts, parts_of
 from lumos.searching.space import structures
@@ -50,7 +50,7 @@ class Simulated:
 def simulated(job: PlannedJob, pricer: Pricer) -> Simulated:
     """The step of `job` simulated in full."""
     p = predict_job(job, pricer, coarse=True)
-    return Simulated(p.job, p.time, p.memory, parts_of(p, pricer), p.tokens_per_s_per_gpu, p.model_flops_utilization, result(p))
+    return Simulated(p.job, p.time, p.memory, parts_of(p, pricer), p.tokens_per_s_per_gpu, p.model_flops_utilization, p.to_dict())
 
 
 def layer_blocks(plans: Plans, rows: Ints, count: int) -> list[Ints]:

@@ -23,7 +23,7 @@ from lumos.plan.configuration import DEGREES, Settings, check_needed, job_from, 
 from lumos.plan.framework import DEFAULTS, switch_text
 from lumos.plan.words import JobWords, PlanWords, with_words
 from lumos.prediction.own_steps import at_level, level_of_tables
-from lumos.prediction.predict import Prediction, predict_job, result
+from lumos.prediction.predict import Prediction, predict_job
 from lumos.result import Rows, Shown, plain
 from lumos.searching.engine import engines
 from lumos.searching.explain import Explanation
@@ -142,7 +142,7 @@ class Explained(Shown):
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos explain --json`."""
         sides = zip("ab", (self.first, self.second), (self.parts.first, self.parts.second), strict=True)
-        plans = {name: {**plan_keys(p.job.plan), **result(p), "parts_s": parts} for name, p, parts in sides}
+        plans = {name: {**plan_keys(p.job.plan), **p.to_dict(), "parts_s": parts} for name, p, parts in sides}
         return {**plans, "difference_s": self.parts.difference, "against_faster": plain(self.parts.against)}
 
     def described(self) -> str:

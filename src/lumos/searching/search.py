@@ -61,6 +61,10 @@ class Candidates:
         return np.flatnonzero(better)
 
 
+#: What a search says of itself under the name of its field.
+_COUNTED = ("plans", "evaluated", "infeasible", "least_bytes", "pruned", "simulated", "seconds_s", "complete")
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Found(Shown):
     """The result of a search.
@@ -110,7 +114,24 @@ class Found(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos search --json`."""
-        return search_keys(self)
+        return {
+            "model": self.problem.model.name,
+            "cluster": self.problem.cluster.name,
+            "gpus": self.problem.gpus,
+            "global_batch": self.problem.global_batch,
+            "seq": self.problem.seq_len,
+            **{key: getattr(self, key) for key in _COUNTED},
+            "best": [
+                {**keys_of(p), "against_first": plain(a), **({"campaign": plain(self.campaigns[i])} if self.campaigns else {})}
+                for i, (p, a) in enumerate(zip(self.best, self.against_first, strict=True))
+            ],
+            "safest": self.safest,
+            "pareto": [
+                {**plan_keys(c.plans.plan(row)), "step_time_s": float(c.seconds[row]), "peak_bytes": int(c.peak[row])}
+                for c in (self.candidates,)
+                for row in c.pareto().tolist()
+            ],
+        }
 
     def described(self) -> str:
         """The number of plans, and the best one."""
@@ -261,32 +282,6 @@ class _Full:
         for done, (row, p) in enumerate(zip(rows, self._engine.simulate(plans, np.array(rows, np.int64)), strict=True), 1):
             self._tell(SearchStage.SIMULATING, done, len(rows))
             self._known[row] = p
-
-
-#: What a search says of itself under the name of its field.
-_COUNTED = ("plans", "evaluated", "infeasible", "least_bytes", "pruned", "simulated", "seconds_s", "complete")
-
-
-def search_keys(searched: Found) -> dict[str, Any]:
-    """The keys of `lumos search --json`."""
-    return {
-        "model": searched.problem.model.name,
-        "cluster": searched.problem.cluster.name,
-        "gpus": searched.problem.gpus,
-        "global_batch": searched.problem.global_batch,
-        "seq": searched.problem.seq_len,
-        **{key: getattr(searched, key) for key in _COUNTED},
-        "best": [
-            {**keys_of(p), "against_first": plain(a), **({"campaign": plain(searched.campaigns[i])} if searched.campaigns else {})}
-            for i, (p, a) in enumerate(zip(searched.best, searched.against_first, strict=True))
-        ],
-        "safest": searched.safest,
-        "pareto": [
-            {**plan_keys(c.plans.plan(row)), "step_time_s": float(c.seconds[row]), "peak_bytes": int(c.peak[row])}
-            for c in (searched.candidates,)
-            for row in c.pareto().tolist()
-        ],
-    }
 
 
 def keys_of(p: Simulated) -> dict[str, Any]:
