@@ -99,7 +99,8 @@ def job_of(row: PublishedRun, unprofiled_framework: bool = False) -> PlannedJob:
     """
     notes: list[Diagnostic] = []
     year, hints = _number(row, "year"), " ".join(row.get(key, "") for key in ("notes", "zero_or_fsdp", "model"))
-    told = _told(row)
+    # what the row states of its plan tells something of its framework
+    told = Told(_sharding(row.get("zero_or_fsdp", ""), 1)[0], precision_of(row.get("precision", "")))
     chosen = unprofiled(year, told) if unprofiled_framework else choose(row.get("framework", ""), year, hints, told)
     notes += chosen.notes
     model, *others = models_of(row, notes)
@@ -126,11 +127,6 @@ def _powered(cluster: Cluster, text: str, notes: list[Diagnostic]) -> tuple[Clus
     watts = float(stated.group(1)) if stated else round(LIMITED * (accelerator.power_w or 0.0))
     notes.append(Diagnostic("row-power", f"{said.group()!r} is read as a power limit of {watts:g} W a device"))
     return msgspec.structs.replace(cluster, accelerator=msgspec.structs.replace(accelerator, power_w=float(watts))), stated is None
-
-
-def _told(row: PublishedRun) -> Told:
-    """What the row states of its plan that tells something of its framework."""
-    return Told(_sharding(row.get("zero_or_fsdp", ""), 1)[0], precision_of(row.get("precision", "")))
 
 
 def _with_unknowns(job: PlannedJob, row: PublishedRun) -> PlannedJob:

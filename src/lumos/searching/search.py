@@ -114,6 +114,7 @@ class Found(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos search --json`."""
+        runs = [{"campaign": plain(run)} for run in self.campaigns] or [{} for _ in self.best]
         return {
             "model": self.problem.model.name,
             "cluster": self.problem.cluster.name,
@@ -122,8 +123,8 @@ class Found(Shown):
             "seq": self.problem.seq_len,
             **{key: getattr(self, key) for key in _COUNTED},
             "best": [
-                {**keys_of(p), "against_first": plain(a), **({"campaign": plain(self.campaigns[i])} if self.campaigns else {})}
-                for i, (p, a) in enumerate(zip(self.best, self.against_first, strict=True))
+                {**plan_keys(p.job.plan), **p.keys, "against_first": plain(a), **run}
+                for p, a, run in zip(self.best, self.against_first, runs, strict=True)
             ],
             "safest": self.safest,
             "pareto": [
@@ -282,11 +283,6 @@ class _Full:
         for done, (row, p) in enumerate(zip(rows, self._engine.simulate(plans, np.array(rows, np.int64)), strict=True), 1):
             self._tell(SearchStage.SIMULATING, done, len(rows))
             self._known[row] = p
-
-
-def keys_of(p: Simulated) -> dict[str, Any]:
-    """The keys of the plan and those of `lumos predict --json`."""
-    return {**plan_keys(p.job.plan), **p.keys}
 
 
 def plan_keys(plan: Any) -> dict[str, Any]:
