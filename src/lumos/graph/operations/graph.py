@@ -1,6 +1,6 @@
 """The graph of an operation-level job: passes, transfers and collectives of every rank, step by step.
 
-Every rank runs its calls in program order. A transfer or collective starts when its last rank has arrived (`meetings`), so
+Every rank runs its calls in program order. A transfer or collective starts when its last rank has arrived (`operations.links`), so
 waiting is simulated. Taken from the recording are: the durations of compute, the transfer part of communication, the order
 of calls, when each rank entered each step, and one constant for each kind of operation: the launch delay after it, which is the
 gap between the end of such a call and the start of the next, on the rank where that is smallest, as the median over the steps.
@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.edges import Edges, Predecessors
-from lumos.graph.operations.meetings import Meetings, meetings
-from lumos.graph.operations.order import passes_fed, program_order, with_transfers
+from lumos.graph.operations.links import Meetings, meetings, passes_fed, program_order, with_transfers
 from lumos.graph.operations.table import Operations, recorded
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor, Step
 from lumos.trace.operations import KNOWN, LANES, STEP_GAP_NS, STEP_MARK

@@ -3,7 +3,7 @@
 Program order is the order in which each rank called its operations. A blocking call ends before the next one begins. A
 send and a receive that a rank started together (Megatron's fused `send_forward_recv_backward` and similar calls) are one
 call of two operations; they are recognised by their equal times. Gradient and parameter collectives that the job overlaps
-with compute are `asynchronous`: only the calls named in `operations.order` wait for them.
+with compute are `asynchronous`: only the calls named in `operations.links` wait for them.
 """
 
 from __future__ import annotations
