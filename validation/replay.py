@@ -20,8 +20,7 @@ from tools.figures import write_result
 from validation.exchange import LEAST, Exchange, exchange
 from validation.goals import marked
 
-from lumos.analyze.loop.identity import NEAR, identity
-from lumos.analyze.loop.noise import FEW_STEPS
+from lumos.analyze.loop.noise import FEW_STEPS, NEAR, identity
 from lumos.analyze.loop.steady import Steady, steady
 from lumos.analyze.loop.steps import members, step_times
 from lumos.analyze.probes import Probes, probes

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.property.test_engine import jobs
 
-from lumos.analyze.loop.identity import identity
+from lumos.analyze.loop.noise import identity
 from lumos.analyze.loop.repeat import Loop, repeated
 from lumos.analyze.loop.steady import AGREE, Steady, SweptLoop, altered, steady, with_other_durations
 from lumos.analyze.loop.steps import Members, assigned, members, step_times

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lumos.analyze.critical_path import CriticalPath, critical_paths
-from lumos.analyze.loop.bounds import beyond_bounds
-from lumos.analyze.loop.identity import identity
-from lumos.analyze.loop.noise import measured_step, noise_unknown, spread, step_times_of
-from lumos.analyze.loop.reaction import device_reaction
+from lumos.analyze.loop.bounds import beyond_bounds, device_reaction
+from lumos.analyze.loop.noise import identity, measured_step, noise_unknown, spread, step_times_of
 from lumos.analyze.loop.steady import Steady, SweptLoop, altered, part_of_steps, steady, with_other_durations
 from lumos.analyze.loop.steps import Members, members
 from lumos.analyze.task_class import working

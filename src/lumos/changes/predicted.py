@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
-from lumos.analyze.loop.identity import NEAR
+from lumos.analyze.loop.noise import NEAR
 from lumos.analyze.loop.steady import steady
 from lumos.analyze.loop.steps import members
 from lumos.changes.answer import Answer, Contribution, Outcome, Parts, PeakMemory, Provenance, largest

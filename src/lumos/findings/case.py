@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.breakdown import breakdowns
-from lumos.analyze.loop.identity import identity
-from lumos.analyze.loop.noise import spread
+from lumos.analyze.loop.noise import identity, spread
 from lumos.analyze.loop.steady import altered, steady
 from lumos.analyze.loop.steps import is_operation_level, members, step_times
 from lumos.analyze.ranks.equal_work import Like
@@ -155,9 +154,7 @@ class Case:
         start = int(self.truth.start[task]) - step.begin_ns
         return FindingPlace(ranks, step.name, start, described(self.graph, task), self.origin(task))
 
-    def finding(
-        self, code: FindingCode, title: str, where: FindingPlace, price: Worth, *, evidence: str, fix: str
-    ) -> Priced:
+    def finding(self, code: FindingCode, title: str, where: FindingPlace, price: Worth, *, evidence: str, fix: str) -> Priced:
         """A finding of that price."""
         command = self.command(options(changes_of(price.words), force=price.grade is Grade.UNSOUND))
         priced = price.worth_s, price.low_s, price.high_s, price.worth_s, price.grade
@@ -233,9 +230,7 @@ def options(changes: Changes, *, force: bool = False) -> str:
     return " ".join(said)
 
 
-def case_of(
-    job: Job, graph: Graph, paths: Sequence[str], origin: Callable[[int], str] = lambda _: "", *, force: bool = False
-) -> Case:
+def case_of(job: Job, graph: Graph, paths: Sequence[str], origin: Callable[[int], str] = lambda _: "", *, force: bool = False) -> Case:
     """The examination of a measured job. paths: its files, as the user named them. origin, force: as in `Case`. Raises GraphError where no
     step owns any work, or where the graph was not measured or has no schedule."""
     owners, truth = members(graph), measured(graph)

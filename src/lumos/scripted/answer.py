@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from lumos.analyze.contents import memory_curves
-from lumos.analyze.loop.identity import NEAR
-from lumos.analyze.loop.noise import measured_step, noise_unknown, resolution, spread, step_times_of
+from lumos.analyze.loop.noise import NEAR, measured_step, noise_unknown, resolution, spread, step_times_of
 from lumos.analyze.loop.steps import members
 from lumos.analyze.trust import Trust, check_sound, grade, together
 from lumos.analyze.trust import trust as trust_in

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.analyze.loop.identity import identity
+from lumos.analyze.loop.noise import identity
 from lumos.analyze.loop.steady import steady
 from lumos.analyze.loop.steps import members, step_times
 from lumos.graph.table import Dependency, Kind, OneOff, Processor, Step

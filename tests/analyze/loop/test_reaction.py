@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.analyze.loop.test_bounds import US, graph_of
 
-from lumos.analyze.loop.reaction import device_reaction
+from lumos.analyze.loop.bounds import device_reaction
 from lumos.analyze.loop.steady import altered, steady
 from lumos.analyze.loop.steps import members
 from lumos.graph.table import Dependency, Kind
