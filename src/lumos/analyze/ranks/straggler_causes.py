@@ -4,6 +4,8 @@ What takes longer than in the ideal job (`analyze.ranks.equal_work`) has one of 
 *stall*: a pause between operators that most ranks lack, or a single pause, operator or call on the CPU that is half or more of what the CPU
 work of a step takes too long, such as a sleep, a loader that is late, or a compilation. *Slow work*: all other work of a rank, that of its
 CPU and of its device apart. A *slow exchange*: collectives or transfers of a class, which belong to all ranks that meet in them.
+
+Where ranks do unequal work, or are too few to tell which of them is off, a diagnostic says so.
 """
 
 from __future__ import annotations
@@ -16,8 +18,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.steps import is_operation_level
+from lumos.diagnostics import Diagnostic
 from lumos.graph.lists import equal_rows
 from lumos.graph.table import Graph, Kind
+from lumos.trace.table import unique
+from lumos.units import count, duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.loop.steps import Members, StepTimes
     from lumos.analyze.ranks.equal_work import EqualWork, Ideal
+    from lumos.analyze.ranks.peers import Peers
     from lumos.trace.table import Int32, Int64
 
 #: Extra work and stalls below this time (ns) are none: profilers that count whole µs leave out the shortest pieces of an operator on
@@ -176,3 +182,87 @@ def _stalls(graph: Graph, owners: Members, tasks: Int64, excess: Int64) -> dict[
 def _groups(tasks: Int64, key: Int64 | Int32) -> Iterator[Int64]:
     """The tasks of equal key, in ascending order."""
     return (tasks[alike] for alike in equal_rows(key))
+
+
+def unequal_work(graph: Graph, owners: Members, classes: EqualWork, counted: NDArray[np.bool_], aim: Ideal) -> tuple[Diagnostic, ...]:
+    """The diagnostics. counted: bool[n], tasks of the steps that count."""
+    notes = (
+        _unequal_places(graph, owners, counted, aim, aim.peers)
+        if aim.peers is not None
+        else _unequal_classes(graph, owners, classes, counted)
+    )
+    if len(graph.ranks) == 2:
+        message = "two ranks have no majority: equal work takes the mean of their times, and which of the two is off cannot be told"
+        notes.append(Diagnostic("no-majority", message))
+    return tuple(notes)
+
+
+def _unequal_places(graph: Graph, owners: Members, counted: NDArray[np.bool_], aim: Ideal, peers: Peers) -> list[Diagnostic]:
+    """Of a job compared place by place: what ranks do more and less than most."""
+    compared = counted & (peers.place >= 0) & (graph.kind != Kind.COLLECTIVE)
+    long = compared & (graph.duration >= SHORTEST)
+    lacking = _lacking(graph, owners, compared, peers)
+    said = []
+    for i, rank in enumerate(graph.ranks):
+        own = owners.rank == i
+        extra = long & own & aim.extra
+        parts = []
+        if extra.any():
+            parts.append(f"does {count(int(extra.sum()), 'piece')} of work that most ranks lack ({duration(graph.duration[extra].sum())})")
+        if lacking[i]:
+            parts.append(f"lacks {count(lacking[i], 'piece')} that most have")
+        if parts:
+            said.append(f"rank {rank} {' and '.join(parts)}")
+    out = []
+    if said:
+        message = "over the steps that count, " + _listed(said) + "; the ideal job leaves out what most ranks lack"
+        out.append(Diagnostic("unequal-work", message))
+    undecided = long & aim.undecided
+    if undecided.any():
+        why = "half of the ranks do it and half do not, or ranks that send to each other may be stages of a pipeline"
+        number, time = count(int(undecided.sum()), "piece"), duration(graph.duration[undecided].sum())
+        message = f"{number} of work ({time}) kept the time of their rank: {why}"
+        out.append(Diagnostic("work-not-compared", message))
+    return out
+
+
+def _lacking(graph: Graph, owners: Members, compared: NDArray[np.bool_], peers: Peers) -> list[int]:
+    """For each rank how many places it lacks at which most ranks work, and work long enough for the profiler to see."""
+    places = len(peers.ranks)
+    common = (2 * peers.ranks > peers.compared) & (peers.ranks < peers.compared)
+    shortest = np.full(places, np.iinfo(np.int64).max)
+    np.minimum.at(shortest, peers.place[compared], graph.duration[compared])
+    common &= (shortest >= SHORTEST) & (shortest < np.iinfo(np.int64).max)
+    wanted = int(common.sum())
+    out = []
+    for i, _ in enumerate(graph.ranks):
+        own = peers.place[compared & (owners.rank == i)]
+        out.append(wanted - int(common[unique(own)].sum()))
+    return out
+
+
+def _unequal_classes(graph: Graph, owners: Members, classes: EqualWork, counted: NDArray[np.bool_]) -> list[Diagnostic]:
+    """Of an operation-level job: classes of which the ranks of a stage run unequally many operations."""
+    own = counted & ~classes.delay
+    shape = (len(graph.ranks), len(classes.labels))
+    number: Int64 = np.bincount(owners.rank[own] * shape[1] + classes.label[own], minlength=shape[0] * shape[1]).reshape(shape)
+    stage = np.zeros(len(graph.ranks), np.int64) if classes.stage is None else classes.stage
+    said = []
+    for one_stage in unique(stage):
+        ranks = np.flatnonzero(stage == one_stage)
+        for label in np.flatnonzero(np.ptp(number[ranks], axis=0)):
+            counts = number[ranks, label]
+            usual = int(np.sort(counts)[(len(counts) - 1) // 2])
+            said += [
+                f"rank {graph.ranks[rank]} runs {value} of {classes.labels[label]}, its peers {usual}"
+                for rank, value in zip(ranks.tolist(), counts.tolist(), strict=True)
+                if value != usual
+            ]
+    if not said:
+        return []
+    message = "over the steps that count, " + _listed(said) + "; only the time of one operation is compared, not their number"
+    return [Diagnostic("unequal-work", message)]
+
+
+def _listed(said: list[str]) -> str:
+    return ", ".join(said[:4]) + (f" and {len(said) - 4} more" if len(said) > 4 else "")

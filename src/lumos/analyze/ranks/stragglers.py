@@ -23,8 +23,7 @@ import numpy as np
 from lumos.analyze.loop.bounds import worth_bound
 from lumos.analyze.loop.steps import StepTimes, job_lengths, members, step_times
 from lumos.analyze.ranks.equal_work import IDEAL_RULES, equal_work, ideal_job
-from lumos.analyze.ranks.straggler_causes import Candidate, StragglerFinding, candidates, where
-from lumos.analyze.ranks.unequal_work import unequal_work
+from lumos.analyze.ranks.straggler_causes import Candidate, StragglerFinding, candidates, unequal_work, where
 from lumos.analyze.trust import Trust, check_sound, trust, with_evidence
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, UsageError
@@ -198,9 +197,7 @@ def _shares(
     stage, label = classes.stage, classes.label
     stage_of = [None] * len(graph.ranks) if stage is None else stage.tolist()
     by_rank = [RankShare(*share(own & (owners.rank == i), computes), rank, stage_of[i]) for i, rank in enumerate(graph.ranks)]
-    by_stage = (
-        [] if stage is None else [StageShare(*share(own & (stage[owners.rank] == s), computes), s) for s in unique(stage).tolist()]
-    )
+    by_stage = [] if stage is None else [StageShare(*share(own & (stage[owners.rank] == s), computes), s) for s in unique(stage).tolist()]
     by_class = [ClassShare(*share(counted & (label == i)), classes.labels[i]) for i in unique(label[_takes_time(graph, counted)])]
     return by_rank, by_stage, by_class
 
