@@ -34,8 +34,9 @@ class StepMark:
 @dataclass(frozen=True, slots=True, repr=False)
 class Contents(Shown):
     """One trace. rows: number by category. features: whether it has each of FEATURES. unlinked: share of device work whose
-    launch call has no row; None without device work. first_work_gap_ns: from the first row of work to the first device work;
-    None without device work. overhead_ns: the profiler's own cost, 0 where it does not report it."""
+    launch call has no row; None without device work. first_work_gap_ns: from the first row of work to the first device work, which is long
+    where the profiler or the driver was starting up; None without device work. overhead_ns: the profiler's own cost, 0 where it does not
+    report it."""
 
     path: str
     rank: int
@@ -62,8 +63,10 @@ def contents(trace: Trace) -> Contents:
     host = trace.is_any(Category.OPERATOR, Category.RUNTIME, Category.PYTHON)
     work = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, *DEVICE_WORK))
     start, end = trace.start[work], trace.start[work] + trace.duration[work]
-    marks = _marks(trace)
     counts = np.bincount(trace.category, minlength=len(Category))
+    marked = np.flatnonzero(is_step_mark(trace))  # the profiler also writes a derived copy of each mark on the device, which does not count
+    marked = marked[np.argsort(trace.start[marked], kind="stable")]
+    marks = tuple(StepMark(trace.strings[trace.name[row]], int(trace.duration[row])) for row in marked.tolist())
     return Contents(
         path=trace.path,
         rank=trace.rank,
@@ -75,8 +78,8 @@ def contents(trace: Trace) -> Contents:
         rows={c.name.lower(): int(counts[c]) for c in Category if counts[c]},
         threads=len(unique(trace.lane[host])),
         streams=len(unique(trace.lane[device])),
-        devices=_devices(trace),
-        steps=tuple(StepMark(trace.strings[trace.name[row]], int(trace.duration[row])) for row in marks),
+        devices=tuple(each["name"] for each in trace.devices if "name" in each),
+        steps=marks,
         features={
             "shapes": "Input Dims" in trace.args,
             "sync_rows": bool(counts[Category.SYNC]),
@@ -86,7 +89,7 @@ def contents(trace: Trace) -> Contents:
             "steps": bool(marks),
         },
         unlinked=unlinked(trace),
-        first_work_gap_ns=_first_work_gap(trace, start, device),
+        first_work_gap_ns=int(trace.start[device].min() - start.min()) if len(device) else None,
         overhead_ns=int(trace.duration[trace.is_any(Category.OVERHEAD)].sum()),
         peak_memory_bytes={curve.name: curve.peak_bytes for curve in memory_curves(trace)},
     )
@@ -100,28 +103,6 @@ def unlinked(trace: Trace) -> float | None:
     calls = trace.correlation[trace.category == Category.RUNTIME]
     linked = np.isin(trace.correlation[device], calls[calls >= 0])
     return float(1 - linked.mean())
-
-
-def _marks(trace: Trace) -> list[int]:
-    """Rows of the step marks, by start. The profiler also writes a derived copy of each mark on the device; it does not count."""
-    rows = np.flatnonzero(is_step_mark(trace))
-    marks: list[int] = rows[np.argsort(trace.start[rows], kind="stable")].tolist()
-    return marks
-
-
-def _first_work_gap(trace: Trace, work_start: Int64, device: Int64) -> int | None:
-    """Time from the first row of work to the first device work. If it is long, the profiler or the driver was starting up."""
-    if len(device) == 0:
-        return None
-    return int(trace.start[device].min() - work_start.min())
-
-
-def _devices(trace: Trace) -> tuple[str, ...]:
-    """Names of the accelerators in the header; empty where it has none."""
-    properties = trace.metadata.get("deviceProperties")
-    if not isinstance(properties, list):
-        return ()
-    return tuple(str(p["name"]) for p in properties if isinstance(p, dict) and "name" in p)
 
 
 #: The number of the CPU in c10::DeviceType, which memory rows use.

@@ -95,18 +95,11 @@ def _groups(trace: Trace) -> Iterator[tuple[EqualKernels, Int64, Int64]]:
     inside, alone = covered >= INSIDE * time, covered == 0
     launch = [trace.dense(key)[kernels] for key in ("device", "grid", "block", "shared memory")]
     columns = np.stack([*launch, trace.name[kernels], shapes])
-    devices = _device_names(trace)
+    devices = {each["id"]: each["name"] for each in trace.devices if "id" in each and "name" in each}
     for group in equal_rows(*columns):
         device, grid, block, shared, name, dims = columns[:, group[0]].tolist()
         texts = (trace.strings[name], trace.strings[grid], trace.strings[block], trace.strings[dims])
         yield EqualKernels(devices.get(device, ""), shared, *texts), time[group[inside[group]]], time[group[alone[group]]]
-
-
-def _device_names(trace: Trace) -> dict[int, str]:
-    """The name of each device by its number; empty where the header of the trace does not say."""
-    properties = trace.metadata.get("deviceProperties")
-    listed = properties if isinstance(properties, list) else []
-    return {int(p["id"]): str(p["name"]) for p in listed if isinstance(p, dict) and isinstance(p.get("id"), int) and "name" in p}
 
 
 def _steady(time: Int64) -> bool:

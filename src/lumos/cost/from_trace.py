@@ -63,8 +63,7 @@ def cluster_of(trace: Trace, option: str) -> Cluster:
 
     Raises UnknownDeviceError where none fits, or several different devices do: the user is to name a cluster with `option`.
     """
-    properties = trace.metadata.get("deviceProperties")
-    device = next((p for p in properties if isinstance(p, dict)), {}) if isinstance(properties, list) else {}
+    device = next(iter(trace.devices), {})
     name, cores, memory = str(device.get("name") or ""), device.get("numSms"), device.get("totalGlobalMem")
     try:
         named = load_cluster(name) if name and "/" not in name and not name.endswith(".toml") else None

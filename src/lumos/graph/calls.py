@@ -5,6 +5,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from lumos.trace.once import once_a_trace
 from lumos.trace.table import Category, Int8, Trace
 
 
@@ -40,6 +41,7 @@ _PATTERNS = (
 )
 
 
+@once_a_trace
 def classify(trace: Trace) -> Int8:
     """The `Call` of every row; OTHER for rows that are not runtime calls."""
     of_name = np.zeros(max(1, len(trace.strings)), np.uint8)

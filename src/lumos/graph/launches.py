@@ -6,12 +6,12 @@ several pieces of work (a graph launch: hundreds). Work whose call has no row is
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.graph.calls import Call, classify
 from lumos.graph.joined.collectives import is_communication
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int32, Int64, Trace
 
@@ -55,15 +55,9 @@ class DeviceWork:
         return out
 
 
-#: Calls that launch a whole graph of device work.
-_GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch(_ptsz)?")
-
-
 def of_graph_launches(trace: Trace, work: DeviceWork) -> NDArray[np.bool_]:
     """Which device work was launched as part of a graph, bool[n]."""
-    name = np.where(work.call >= 0, trace.name[work.call], -1)
-    graphs = [i for i in trace.names_of(work.call[work.call >= 0]) if _GRAPH_LAUNCH.fullmatch(trace.strings[i])]
-    return np.isin(name, graphs)
+    return np.asarray((work.call >= 0) & (classify(trace)[work.call] == Call.GRAPH_LAUNCH))
 
 
 def device_work(trace: Trace) -> DeviceWork:

@@ -28,6 +28,8 @@ from lumos.graph.table import Occupancy
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace, unique
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from lumos.graph.launches import DeviceWork
@@ -98,9 +100,7 @@ def _capacity(
     trace: Trace, rows: Int32, device: Int64, blocks: Int64, threads: Int64, registers: Int64, shared: Int64
 ) -> tuple[Int64, Int64]:
     """SMs of each kernel's device (0 unknown) and blocks of the kernel that one SM holds (at least 1)."""
-    properties: dict[int, dict[str, Any]] = {
-        int(p["id"]): p for p in trace.metadata.get("deviceProperties") or [] if isinstance(p, dict) and "id" in p
-    }
+    properties: dict[int, Mapping[str, Any]] = {each["id"]: each for each in trace.devices if "id" in each}
     devices, of_device = np.unique(device, return_inverse=True)
     limits = [{**DEFAULT_LIMITS, "numSms": 0, **properties.get(d, {})} for d in devices.tolist()]
 

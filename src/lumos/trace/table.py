@@ -139,6 +139,12 @@ class Trace(Described):
             columns += [column.rows, column.values]
         return sum(c.nbytes for c in columns) + sum(map(len, self.strings))
 
+    @property
+    def devices(self) -> Sequence[Mapping[str, Any]]:
+        """What the header says of the accelerators (`trace.kineto_values.DEVICE_FIELDS`), one entry for each."""
+        listed: Sequence[Mapping[str, Any]] = self.metadata.get("deviceProperties", ())
+        return listed
+
     def dense(self, key: str, default: int = ABSENT) -> Int64:
         """Argument `key` over all rows: int64 (string indices for string columns), `default` where the row lacks it."""
         out = np.full(len(self), default, np.int64)

@@ -117,10 +117,8 @@ def group_name(trace: Trace, row: int, members: Mapping[str, str]) -> str | None
 
 def members_by_group(trace: Trace) -> dict[str, str]:
     """Member lists of the process groups from the file's header, where they are always complete, as text by name."""
-    header = trace.metadata.get("distributedInfo")
-    configured = header.get("pg_config") if isinstance(header, dict) else None
-    groups = configured if isinstance(configured, list) else []
-    return {str(g["pg_name"]): str(g["ranks"]) for g in groups if isinstance(g, dict) and g.get("ranks") and "pg_name" in g}
+    groups = trace.metadata.get("distributedInfo", {}).get("pg_config", ())
+    return {str(group["pg_name"]): str(group["ranks"]) for group in groups if group.get("ranks") and "pg_name" in group}
 
 
 def carried_messages(trace: Trace, rows: Int32, source: Int64, grouped: list[list[int]], issuer: Int32) -> list[tuple[Message, ...]]:

@@ -128,9 +128,7 @@ def _unlike(traces: Sequence[Trace]) -> Iterator[Evidence]:
 
 def _devices(trace: Trace) -> str:
     """The kinds of devices that a recording's header lists."""
-    devices = trace.metadata.get("deviceProperties")
-    entries = devices if isinstance(devices, list) else []
-    return ", ".join(sorted({str(entry["name"]) for entry in entries if isinstance(entry, dict) and entry.get("name")}))
+    return ", ".join(sorted({each["name"] for each in trace.devices if each.get("name")}))
 
 
 def _software(trace: Trace) -> str:

@@ -251,7 +251,7 @@ def report_headline(recording: ReportedJob) -> str:
 def _about(recording: ReportedJob, command: Sequence[str]) -> dict[str, Any]:
     from importlib.metadata import version
 
-    devices = {str(p.get("name")) for t in recording.job.traces for p in t.metadata.get("deviceProperties") or [] if isinstance(p, dict)}
+    devices = {str(each.get("name")) for trace in recording.job.traces for each in trace.devices}
     return {
         "command": list(command),
         "lumos": version("lumos-trace"),
