@@ -8,7 +8,7 @@ order does not matter, so that one that moved is not reported as two changes. Th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import mean
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.collectives import waiting
-from lumos.analyze.loop.steps import Members, StepTime, StepTimes, members, step_times
+from lumos.analyze.loop.steps import StepTimes, members, step_times
 from lumos.analyze.regression import Regression, regression
 from lumos.analyze.tables import by_operator
 from lumos.analyze.task_class import working
@@ -98,20 +98,22 @@ class Comparison(Shown):
 
 
 class _Run(NamedTuple):
-    """One of the two jobs as measured. owners: its members, where only the tasks of the chosen steps belong to a step. chosen: bool[steps],
-    these steps of the ranks. steps: those of the job, whose mean times are compared."""
+    """One of the two jobs as measured. times: of its steps, of which those that are compared count. said: what is said of its steps."""
 
     job: Job
     timeline: Timeline
-    owners: Members
     times: StepTimes
-    chosen: NDArray[np.bool_]
-    steps: tuple[StepTime, ...]
+    said: tuple[Diagnostic, ...]
 
     @property
     def number(self) -> int:
         """How many steps of ranks are compared."""
-        return int(self.chosen.sum())
+        return int(self.times.rank_steps_counted().sum())
+
+    @property
+    def compared(self) -> NDArray[np.bool_]:
+        """The tasks of these steps."""
+        return self.times.tasks_counted()
 
 
 def compare_timelines(
@@ -132,7 +134,7 @@ def compare_timelines(
     change, unlike = sides[1].step_time_ns - sides[0].step_time_ns, _unlike(*sides)
     if fail_above is not None and unlike:
         raise GraphError(unlike[0].message)
-    before_ns, after_ns = ([step.length_ns for step in run.steps] for run in (first, second))
+    before_ns, after_ns = ([step.length_ns for step in run.times.counted] for run in (first, second))
     return Comparison(
         a=sides[0],
         b=sides[1],
@@ -142,11 +144,7 @@ def compare_timelines(
         kernels=_changes(_kernels(first), _kernels(second)),
         collectives=_changes(_collectives(first), _collectives(second)),
         regression=None if fail_above is None else regression(before_ns, after_ns, fail_above),
-        diagnostics=tuple(
-            dict.fromkeys(
-                (*unlike, *before[1].diagnostics, *first.times.findings(), *after[1].diagnostics, *second.times.findings())
-            )
-        ),
+        diagnostics=tuple(dict.fromkeys((*unlike, *before[1].diagnostics, *first.said, *after[1].diagnostics, *second.said))),
     )
 
 
@@ -159,55 +157,46 @@ def _unlike(a: Side, b: Side) -> tuple[Diagnostic, ...]:
 
 
 def _run(job: Job, graph: Graph, step: str | None) -> _Run:
-    owners, where = members(graph), job.traces[0].path
+    owners, timeline = members(graph), measured(graph)
     if not owners.steps:
-        raise GraphError(f"{where}: no step contains any task; the profiler window may have cut every step")
-    timeline = measured(graph)
-    times = step_times(timeline, owners)
-    if step is None:
-        chosen, compared = times.rank_steps_counted(), times.counted
-    else:
-        parts = {job_step.name: job_step.parts for job_step in owners.job}
-        if step not in parts:
-            raise GraphError(f"{where}: there is no step {step!r}; it has {', '.join(parts)}")
-        chosen, compared = np.zeros(len(owners.steps), bool), (times.named(step),)
-        chosen[list(parts[step])] = True
-    owned = np.append(chosen, False)[owners.step]  # the last is what index -1 finds
-    return _Run(job, timeline, replace(owners, step=np.where(owned, owners.step, -1).astype(np.int32)), times, chosen, compared)
+        raise GraphError(f"{job.traces[0].path}: no step contains any task; the profiler window may have cut every step")
+    times = step_times(timeline, owners if step is None else owners.only(step))
+    return _Run(job, timeline, times, step_times(timeline, owners).findings())
 
 
 def _side(run: _Run) -> Side:
-    owners = run.owners
+    owners, steps, chosen = run.times.owners, run.times.counted, run.times.rank_steps_counted()
     start, end = run.times.job_intervals()
     parts = np.array(four_way(run.timeline, owners, (start, end)), np.float64)
-    breakdown = dict(zip(FourWay._fields, parts[run.chosen].mean(axis=0).tolist(), strict=True))
+    breakdown = dict(zip(FourWay._fields, parts[chosen].mean(axis=0).tolist(), strict=True))
     length = end - start
-    step_rank = np.where(run.chosen, owners.step_rank(), -1)
-    by_rank = [length[step_rank == rank] for rank in unique(step_rank[run.chosen])]
-    spread = [float(steps.std() / steps.mean()) for steps in by_rank if len(steps) > 1 and steps.mean() > 0]
+    step_rank = np.where(chosen, owners.step_rank(), -1)
+    by_rank = [length[step_rank == rank] for rank in unique(step_rank[chosen])]
+    spread = [float(own.std() / own.mean()) for own in by_rank if len(own) > 1 and own.mean() > 0]
     variation = float(np.mean(spread)) if spread else None
     others = parts[:, :3].sum(axis=1) - _own_work(run, start, end)
     return Side(
-        step_time_ns=round(mean(step.length_ns for step in run.steps)),
-        latency_ns=round(mean(step.latency_ns for step in run.steps)),
-        basis=run.steps[0].basis,
+        step_time_ns=round(mean(step.length_ns for step in steps)),
+        latency_ns=round(mean(step.latency_ns for step in steps)),
+        basis=steps[0].basis,
         ranks=len(run.timeline.graph.ranks),
-        steps=tuple(dict.fromkeys(owners.steps[i].name for i in np.flatnonzero(run.chosen))),
+        steps=tuple(dict.fromkeys(owners.steps[i].name for i in np.flatnonzero(chosen))),
         rank_steps=run.number,
         variation=variation,
         breakdown=breakdown,
-        other_steps_ns=float(others[run.chosen].mean()),
+        other_steps_ns=float(others[chosen].mean()),
         trust=trust(run.timeline.graph),
     )
 
 
 def _own_work(run: _Run, start: Int64, end: Int64) -> Int64:
     """Time in each step in which any task that the step owns works, int64[steps] ns."""
-    computes, communicates = working(run.owners)
+    owners = run.times.owners
+    computes, communicates = working(owners)
     works = computes | communicates
     out = np.empty(len(start), np.int64)
     for i in range(len(start)):
-        tasks = run.owners.tasks(i)
+        tasks = owners.tasks(i)
         tasks = tasks[works[tasks]]
         out[i] = within(union(run.timeline.start[tasks], run.timeline.end[tasks]), start[i : i + 1], end[i : i + 1])[0]
     return out
@@ -215,19 +204,19 @@ def _own_work(run: _Run, start: Int64, end: Int64) -> Int64:
 
 def _operators(run: _Run) -> dict[str, Amount]:
     """Operators by name: how often they are called, the device work launched from them, and their own CPU time."""
-    graph, number = run.timeline.graph, run.number
-    called = (graph.kind == Kind.OPERATOR) | ((graph.kind == Kind.COLLECTIVE) & ~run.owners.on_device)
-    pieces = np.flatnonzero(called & (run.owners.step >= 0))
-    _, first = np.unique(numbered(run.owners.rank[pieces], graph.event[pieces]), return_index=True)
+    graph, owners, number = run.timeline.graph, run.times.owners, run.number
+    called = (graph.kind == Kind.OPERATOR) | ((graph.kind == Kind.COLLECTIVE) & ~owners.on_device)
+    pieces = np.flatnonzero(called & run.compared)
+    _, first = np.unique(numbered(owners.rank[pieces], graph.event[pieces]), return_index=True)
     calls = _totals(graph.name[pieces[first]], graph.names)
-    rows = by_operator(run.timeline, run.owners, run.job, run.owners.step >= 0)
+    rows = by_operator(run.timeline, owners, run.job)
     return {r.name: Amount(calls.get(r.name, (0, 0))[0] / number, r.device_ns / number, cpu_ns=r.cpu_ns / number) for r in rows}
 
 
 def _kernels(run: _Run) -> dict[str, Amount]:
     """Device work other than collectives, by name."""
     graph = run.timeline.graph
-    chosen = np.flatnonzero(run.owners.on_device & (run.owners.step >= 0) & (graph.kind != Kind.COLLECTIVE))
+    chosen = np.flatnonzero(graph.on_device & run.compared & (graph.kind != Kind.COLLECTIVE))
     totals = _totals(graph.name[chosen], graph.names, (run.timeline.end - run.timeline.start)[chosen])
     return {name: Amount(count / run.number, time / run.number) for name, (count, time) in totals.items()}
 
@@ -235,7 +224,7 @@ def _kernels(run: _Run) -> dict[str, Amount]:
 def _collectives(run: _Run) -> dict[str, Amount]:
     """Collectives by kind, input bytes and group size; their time includes waiting, which is also given apart."""
     graph, number = run.timeline.graph, run.number
-    chosen = np.flatnonzero((graph.kind == Kind.COLLECTIVE) & (run.owners.step >= 0))
+    chosen = np.flatnonzero((graph.kind == Kind.COLLECTIVE) & run.compared)
     label, names = _collective_names(graph)
     totals = _totals(label[chosen], names, (run.timeline.end - run.timeline.start)[chosen])
     waited = _totals(label[chosen], names, (waiting(run.timeline).began - run.timeline.start)[chosen])

@@ -7,6 +7,7 @@ without device work, the operator's own CPU time.
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,8 +21,6 @@ from lumos.trace.once import once_a_trace
 from lumos.trace.table import Category, Int64, Job, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from lumos.analyze.loop.steps import Members
@@ -92,26 +91,19 @@ def counted_operators(trace: Trace) -> dict[int, tuple[str, float]]:
         return {}
     known = trace.named(is_counted)
     chosen = known[dims.rows] & (trace.category[dims.rows] == Category.OPERATOR)
-    flops: Callable[[str, str, str], float | None] = _cached_flops({})
     out = {}
     for row, text_index in zip(dims.rows[chosen].tolist(), dims.values[chosen].tolist(), strict=True):
         text = trace.strings[text_index]
         inputs = trace.strings[int(values[row])] if values[row] >= 0 else "[]"
-        amount = flops(trace.strings[trace.name[row]], text, inputs)
+        amount = _operations(trace.strings[trace.name[row]], text, inputs)
         if amount:
             out[row] = (text, amount)
     return out
 
 
-def _cached_flops(memory: dict[tuple[str, str, str], float | None]) -> Callable[[str, str, str], float | None]:
-    """`operations` on the profiler's JSON text. memory: holds the results, so that each distinct text is parsed once."""
-
-    def flops(name: str, shapes: str, inputs: str) -> float | None:
-        key = (name, shapes, inputs)
-        if key not in memory:
-            # An input that is a list of tensors has a list of shapes, which tells nothing about the operators that are counted.
-            plain = [tuple(shape) if all(isinstance(size, int) for size in shape) else () for shape in json.loads(shapes)]
-            memory[key] = operations(name, plain, json.loads(inputs))
-        return memory[key]
-
-    return flops
+@lru_cache(maxsize=4096)  # a job repeats the same few shapes in every step
+def _operations(name: str, shapes: str, inputs: str) -> float | None:
+    """`operations` on the profiler's JSON text."""
+    # An input that is a list of tensors has a list of shapes, which tells nothing about the operators that are counted.
+    plain = [tuple(shape) if all(isinstance(size, int) for size in shape) else () for shape in json.loads(shapes)]
+    return operations(name, plain, json.loads(inputs))

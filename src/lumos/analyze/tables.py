@@ -164,11 +164,10 @@ def tensor_cores(timeline: Timeline, owners: Members) -> TensorCores:
     return TensorCores(of[True], of[False], of[None], of[True] / int(time.sum()) if time.any() else None)
 
 
-def by_operator(timeline: Timeline, owners: Members, job: Job, tasks: NDArray[np.bool_] | None = None) -> tuple[OperatorRow, ...]:
-    """Device work by the operator that launched it, with the operator's own CPU time. tasks: bool[n], those that are summed; without it
-    those of the steps that count."""
+def by_operator(timeline: Timeline, owners: Members, job: Job) -> tuple[OperatorRow, ...]:
+    """Device work by the operator that launched it, with the operator's own CPU time."""
     labels, label = _names(job, owners, operators(job, owners))
-    counted = step_times(timeline, owners).tasks_counted() if tasks is None else tasks
+    counted = step_times(timeline, owners).tasks_counted()
     device = _totals(timeline, label, owners.on_device & counted, len(labels))
     cpu = _totals(timeline, label, ~owners.on_device & (label > 0) & counted, len(labels))
     shares = [time / (int(time.sum()) or 1) for _, time in (device, cpu)]
