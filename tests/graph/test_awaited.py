@@ -1,7 +1,6 @@
 """Waiting for collectives that other CPU threads carry out. All times in the drawings are ms."""
 
 import numpy as np
-import pytest
 
 from lumos.analyze.replay import replay
 from lumos.graph.build import build
@@ -87,26 +86,6 @@ def test_time_after_a_wait_is_not_waiting_for_a_collective_that_goes_on(draw, tr
     graph = rank_graph(trace(loop.drawing))
     assert waits(graph) == [5]
     assert graph.duration[graph.kind == Kind.COLLECTIVE].tolist() == [115 * MS, 154 * MS]
-
-
-@pytest.mark.parametrize(("usual_end", "expected"), [(199, [110, 510, 910]), (230, [])])
-def test_repetitions_of_a_place_refute_a_wait(draw, trace, usual_end, expected):
-    """In the last of three steps the collective's row ends at 205 and the main thread goes on at 200. Where in the other steps it was
-    over by then (199), all three waited. Where it went on until 230, the place is not one that waits, in any step."""
-    loop = Loop(draw())
-    for number, end in enumerate((usual_end, usual_end, 205)):
-        loop.step(number).op("forward", 0, 100).issue(100).carry(110, end).op("copy", 200, 210).op("rest", 210, 390)
-    graph = rank_graph(trace(loop.drawing))
-    assert waits(graph) == expected
-
-
-def test_a_place_waits_for_no_collective_that_had_not_begun(draw, trace):
-    """In the first step the collective runs from 110 to 150, within a pause of the main thread from 101 to 200. In the second step
-    it begins at 210 only, after the main thread went on: so the pause did not wait for it."""
-    loop = Loop(draw())
-    for number, begin in enumerate((110, 210)):
-        loop.step(number).op("forward", 0, 100).issue(100).carry(begin, begin + 40).op("copy", 200, 210).op("rest", 210, 390)
-    assert waits(rank_graph(trace(loop.drawing))) == []
 
 
 def test_an_operator_that_only_waits_is_no_work(draw, trace):

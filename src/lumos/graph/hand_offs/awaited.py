@@ -1,9 +1,7 @@
 """Which collectives of other CPU threads a thread waited for.
 
 A thread that issues collectives to others (gloo's, MPI's) waits for them later, in the order in which it issued them: in an operator
-that does nothing else (`wait_tensor`), or between operators, where no row says so. Such a wait is a pause at one place in the code, and
-at that place the thread waits for the same collective of the step in every step. So the repetitions can refute a candidate: a place
-waits for no collective that had not begun, or was usually not over, when the thread went on.
+that does nothing else (`wait_tensor`), or between operators, where no row says so: such a wait is a pause.
 
 The row of a collective may end late. The thread that carried it out says first that it is over and ends its row afterwards; where
 it loses its CPU in between, that is some milliseconds later, and the waiting thread has long gone on. Such a collective was over
@@ -19,9 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.graph.joined.collectives import is_cpu_collective, issuers
-from lumos.graph.lists import ordinals
-from lumos.graph.places import places_in_code, step_at
-from lumos.trace.table import ABSENT, Category, unique
+from lumos.trace.table import ABSENT, unique
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,10 +28,6 @@ if TYPE_CHECKING:
 #: A row ends at most this much after its collective was over (ns): its thread gets a CPU back after a few time slices of the
 #: scheduler, of 3 to 6 ms each on Linux.
 LATEST_END = 50_000_000
-#: Where a place is repeated, its collective usually is over: half of the rows have at most so much time left (ns), or such a share.
-USUALLY_LEFT = 1_000_000
-USUAL_SHARE_LEFT = 0.1
-
 
 #: Operators that only wait for a collective that their thread issued.
 _WAITS = re.compile(r"_?c10d_functional::wait_tensor$")
@@ -44,16 +36,13 @@ _WAITS = re.compile(r"_?c10d_functional::wait_tensor$")
 class _Collectives(NamedTuple):
     """The collectives of one issuing thread in the order in which it issued them, int64[k].
 
-    slice: the last slice of each row. issued: when it had been, and start, end: of its row, ns. step, number: it was the so-many-th to be
-    issued in this step.
+    slice: the last slice of each row. issued: when it had been, and start, end: of its row, ns.
     """
 
     slice: Int64
     issued: Int64
     start: Int64
     end: Int64
-    step: Int64
-    number: Int64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +78,7 @@ def awaited(trace: Trace, slices: HostSlices, shortest: int) -> Awaited:
     for lane in np.flatnonzero(issues).tolist():
         own = (by_row != ABSENT) & (trace.lane[by_row] == lane)
         pauses = np.flatnonzero(pause & (slices.lane == lane))
-        _of_thread(trace, slices, pauses, waits, _in_order(trace, rows[own], ends[own], by_row[own]), source)
+        _of_thread(slices, pauses, _in_order(trace, rows[own], ends[own], by_row[own]), source)
     return Awaited(pause, source, issuer, issues)
 
 
@@ -110,45 +99,17 @@ def _in_order(trace: Trace, rows: Int32, last: Int64, by: Int32) -> _Collectives
     """The collectives in `rows`, issued `by` rows of one thread."""
     order = np.argsort(trace.start[by], kind="stable")
     rows, by = rows[order], by[order]
-    step = step_at(trace, trace.start[by])
-    ends = trace.start[rows] + trace.duration[rows]
-    return _Collectives(last[order], trace.start[by] + trace.duration[by], trace.start[rows], ends, step, ordinals(step))
+    issued, ends = trace.start[by] + trace.duration[by], trace.start[rows] + trace.duration[rows]
+    return _Collectives(last[order], issued, trace.start[rows], ends)
 
 
-def _of_thread(trace: Trace, slices: HostSlices, pauses: Int64, waits: NDArray[np.bool_], found: _Collectives, source: Int64) -> None:
-    """Set the sources of the pauses of one thread, which issued the collectives `found`. waits: bool[rows], operators that only wait."""
+def _of_thread(slices: HostSlices, pauses: Int64, found: _Collectives, source: Int64) -> None:
+    """Set the sources of the pauses of one thread, which issued the collectives `found`."""
     begin, end = slices.start[pauses], slices.end[pauses]
     oldest, newest = np.searchsorted(np.maximum.accumulate(found.end), begin, "right"), np.searchsorted(found.issued, begin, "right")
-    if not (oldest < newest).any():
-        return
-    at = places_in_code(trace, np.flatnonzero((trace.lane == slices.lane[pauses[0]]) & (trace.category == Category.OPERATOR)))
-    left = np.where(waits[at.row], at.start + trace.duration[at.row], at.start)  # when the thread leaves a wait at this place
-    repeated = at.repetitions()
-    # The place of a pause is the operator that waits, or else the next one.
-    own = slices.row[pauses]
-    place = np.where(own >= 0, at.begun_before(trace.start[own]), at.begun_before(end))
-    for i in np.flatnonzero((oldest < newest) & (place >= 0)).tolist():
+    for i in np.flatnonzero(oldest < newest).tolist():
         outstanding = oldest[i] + np.flatnonzero(found.end[oldest[i] : newest[i]] > begin[i])
-        low, high = repeated.offset[at.place[place[i]] :][:2]
-        again = repeated.flat[low:high]
-        later = at.step[again] - at.step[place[i]]
-        outstanding = outstanding[~_refuted(found, outstanding, later, left[again])]
         source[pauses[i]] = _last_awaited(found, outstanding, int(begin[i]), int(end[i]))
-
-
-def _refuted(found: _Collectives, some: Int64, later: Int64, left: Int64) -> NDArray[np.bool_]:
-    """Whether the repetitions of a place show that the thread waits there for none like `some` collectives: so many steps `later`, it has
-    `left` the place before the same one of that step had begun, or usually while that went on."""
-    size = int(found.number.max()) + 1
-    key = found.step * size + found.number
-    wanted = (found.step[some] + later[:, None]) * size + found.number[some]
-    like = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
-    known = key[like] == wanted
-    lasts = (found.end - found.start)[like]
-    goes_on = known & (found.end[like] - left[:, None] > np.maximum(USUALLY_LEFT, USUAL_SHARE_LEFT * lasts))
-    times, early = known.sum(axis=0), known & (found.start[like] >= left[:, None])
-    refuted: NDArray[np.bool_] = early.any(axis=0) | ((times > 1) & (2 * goes_on.sum(axis=0) > times))
-    return refuted
 
 
 def _last_awaited(found: _Collectives, outstanding: Int64, begin: int, end: int) -> int:
