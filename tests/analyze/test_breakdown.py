@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +7,7 @@ from lumos.analyze.breakdown import breakdowns, four_way, mean_parts, variabilit
 from lumos.analyze.loop.steps import members, step_times
 from lumos.analyze.parts import NamedParts
 from lumos.analyze.waiting.idle import Idle
-from lumos.graph.table import Dependency, Kind, Processor, Step
+from lumos.graph.table import Kind, Processor, Step
 from lumos.simulation.timeline import measured
 from lumos.vocabulary import Basis
 
@@ -39,24 +37,6 @@ def test_idle_by_cause_by_hand(two_steps):
     assert first.idle == Idle(14 * US + 20 * US, 0, 0, 0)  # before the first launch arrives, and with nothing queued
     assert second.idle == Idle(39 * US, 0, 0, 0)
     assert sum(first.idle) == first.breakdown.other_ns
-
-
-def test_idle_for_a_wait_for_the_gap_and_without_a_cause(draw_graph):
-    processors = [Processor(0, False, "t"), Processor(0, True, "stream 7", 0, 7), Processor(0, True, "stream 8", 0, 8)]
-    tasks = [
-        (0, Kind.LAUNCH, "l", 0, 1),
-        (0, Kind.LAUNCH, "l", 1, 2),
-        (0, Kind.LAUNCH, "l", 2, 3),
-        (0, Kind.LAUNCH, "l", 3, 4),
-        (1, Kind.KERNEL, "k1", 1, 10),
-        (1, Kind.KERNEL, "k2", 13, 20),  # 3 µs after k1, nothing else to wait for: a gap
-        (1, Kind.KERNEL, "k3", 90, 100),  # 70 µs after k2: unexplained
-        (2, Kind.KERNEL, "m", 105, 110),  # waits for k3, plus a lag of 4 µs
-    ]
-    edges = [(i, 4 + i, Dependency.LAUNCH) for i in range(4)] + [(6, 7, Dependency.STREAM_WAIT)]
-    graph = draw_graph(processors, tasks, edges, (Step(0, "s", 0, 200 * US),), lag={Dependency.STREAM_WAIT: 4})
-    (step,) = breakdowns(measured(graph))
-    assert step.idle == Idle(1 * US, 3 * US, 5 * US, 70 * US)
 
 
 def test_without_devices_operators_compute_and_collectives_communicate(draw_graph):
@@ -91,31 +71,12 @@ def test_the_parts_sum_to_the_step_and_match_a_count_of_moments(draw_graph, comp
     assert found.parts.communication_ns == parts.exposed_communication_ns
 
 
-def test_a_graph_of_two_ranks_keeps_them_apart(draw_graph):
-    processors = [Processor(rank, True, "stream 7", 0, 7) for rank in (0, 1)]
-    tasks = [(0, Kind.KERNEL, "k", 0, 10), (1, Kind.KERNEL, "k", 5, 25)]
-    graph = draw_graph(processors, tasks, steps=tuple(Step(rank, "s", 0, 100 * US) for rank in (0, 1)))
-    assert [s.breakdown.exposed_compute_ns for s in breakdowns(measured(graph))] == [10 * US, 20 * US]
-
-
-@pytest.mark.parametrize("kind", [Kind.MEMCPY, Kind.MEMSET])
-def test_copies_are_compute(two_steps, kind):
-    kinds = two_steps.kind.copy()
-    kinds[8] = kind
-    assert breakdowns(measured(replace(two_steps, kind=kinds)))[0].breakdown.exposed_compute_ns == 16 * US
-    assert np.array_equal(breakdowns(measured(two_steps))[0].breakdown, (16 * US, 10 * US, 20 * US, 34 * US))
-
-
 def test_steps_of_a_rank(cpu_ahead):
     """The periods of the second and third step; the first has none."""
     graph = cpu_ahead((30, 30, 40))
     (found,) = variability(measured(graph), members(graph))
     assert (found.steps, found.min_ns, found.max_ns, found.mean_ns) == (2, 30_000, 40_000, 35_000)
     assert found.variation == pytest.approx(float(np.std([30, 40], ddof=1) / 35))
-
-
-def test_one_step_does_not_vary(two_steps):
-    assert variability(measured(two_steps), members(two_steps))[0].variation is None
 
 
 def test_the_steps_of_a_job_tile_its_time(cpu_ahead):

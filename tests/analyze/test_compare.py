@@ -1,6 +1,5 @@
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from tests.drawn_graph import drawn_collectives
 
@@ -102,21 +101,6 @@ def test_figures_are_means_over_steps(not_adjoining, job, shifted):
     assert result.a.variation == pytest.approx(5 / 75)
     operators = {row.name: (row.before, row.after, row.cost_ns) for row in result.operators}
     assert operators["B"] == ((0.5, 0, 5 * US, None), (1, 0, 10 * US, None), 5 * US)
-
-
-def test_a_step_without_a_period_counts_in_no_mean(two_steps, job):
-    """Of the two steps only the second has one."""
-    result = compare_timelines((job, two_steps), (job, two_steps))
-    assert (result.a.steps, result.a.step_time_ns, result.a.latency_ns) == (("ProfilerStep#1",), 70 * US, 45 * US)
-    assert {row.name for row in result.kernels} == {"k2"}
-
-
-def test_waiting_in_a_rendezvous_is_told_apart(two_steps, job):
-    first = "ProfilerStep#0", "ProfilerStep#0"
-    alone = compare_timelines((job, two_steps), (job, two_steps), *first).collectives[0]
-    assert alone.before.waiting_ns is None
-    met = replace(two_steps, rendezvous_offset=np.array([0, 1]), rendezvous_task=np.array([10], np.int32))
-    assert compare_timelines((job, met), (job, met), *first).collectives[0].before.waiting_ns == 0
 
 
 def test_work_of_other_steps_is_no_rows_but_in_the_breakdown(not_adjoining, job, shifted):

@@ -1,4 +1,4 @@
-from lumos.analyze.contents import contents, memory_curves, unlinked
+from lumos.analyze.contents import contents, memory_curves
 from lumos.trace.table import Category
 
 
@@ -29,15 +29,6 @@ def test_what_a_trace_holds(record):
     assert found.rows["kernel"] == 2
 
 
-def test_a_trace_without_device_work_has_no_unlinked_share(record):
-    assert unlinked(record((Category.OPERATOR, "op", 0, 0, 1))) is None
-
-
-def test_an_empty_trace_holds_nothing(record):
-    found = contents(record((Category.OTHER, "x", 0, 0, 0)))
-    assert (found.duration_ns, found.first_work_gap_ns, found.steps) == (0, None, ())
-
-
 def row(time, device_type, device, allocated, reserved):
     args = {"Device Type": device_type, "Device Id": device, "Total Allocated": allocated, "Total Reserved": reserved}
     return (Category.MEMORY, "[memory]", 0, time, 0, args)
@@ -48,7 +39,3 @@ def test_one_curve_a_device_in_the_order_of_time(record):
     cpu, gpu = memory_curves(trace)
     assert (cpu.name, cpu.peak_bytes) == ("CPU", 7)
     assert (gpu.name, gpu.time.tolist(), gpu.allocated.tolist(), gpu.peak_bytes) == ("device 0", [10, 20, 30], [100, 300, 50], 300)
-
-
-def test_without_memory_rows_there_is_no_curve(record):
-    assert memory_curves(record((Category.OPERATOR, "op", 0, 0, 1))) == ()

@@ -63,30 +63,6 @@ def test_the_paths_of_steps_that_overlap_follow_one_another(cpu_ahead):
         adds_up(path)
 
 
-def test_a_path_may_run_through_work_of_an_earlier_step(cpu_ahead):
-    """Marks #0, #2, #4: no step follows a recorded one, so their times are latencies. The second begins with its launch at 10 µs, when
-    the kernel of the first still has 30 µs to run; then comes its own."""
-    graph = cpu_ahead((30, 30, 40))
-    graph = replace(graph, steps=tuple(replace(s, name=f"ProfilerStep#{2 * i}") for i, s in enumerate(graph.steps)))
-    timeline = measured(graph)
-    path = critical_paths(timeline)[1]
-    assert (path.basis, path.start_ns, path.duration_ns) == (Basis.LATENCY, 10 * US, 60 * US)
-    assert [(link.task, (link.end_ns - link.start_ns) // US) for link in path.links] == [(1, 30), (3, 30)]
-    adds_up(path)
-
-
-def test_a_step_that_runs_on_the_cpu_alone_has_a_path_there(draw_graph):
-    """Step 0 launches a kernel that runs until 50 and that nobody awaits; step 1 only works on the CPU, until 20."""
-    processors = [Processor(0, False, "thread 1"), Processor(0, True, "stream 7", 0, 7)]
-    tasks = [(0, Kind.LAUNCH, "launch", 0, 2), (0, Kind.OPERATOR, "A", 10, 20), (1, Kind.KERNEL, "k", 4, 50)]
-    steps = [Step(0, "ProfilerStep#0", 0, 10 * US), Step(0, "ProfilerStep#1", 10 * US, 30 * US)]
-    graph = draw_graph(processors, tasks, [(0, 2, Dependency.LAUNCH)], steps, {Dependency.LAUNCH: 2}, release=[(0, 0), (1, 10)])
-    first, second = critical_paths(measured(graph))
-    assert (first.duration_ns, second.duration_ns) == (2 * US, 18 * US)
-    for path in (first, second):
-        adds_up(path)
-
-
 def test_what_no_cause_accounts_for_is_idle(two_steps, shifted):
     """k2 measured 5 µs later than its launch lets it start."""
     path = critical_paths(shifted(two_steps, {9: (5, 5)}))[1]
@@ -111,18 +87,6 @@ def test_the_path_goes_on_at_the_rank_that_came_last(two_ranks, run):
     adds_up(path)
 
 
-def test_a_path_changes_ranks_at_a_rendezvous(two_ranks):
-    """With a kernel of 30 µs after the all-reduce on rank 0, the step ends on rank 0, but the path before it is still on rank 1."""
-    duration = two_ranks.duration.copy()
-    duration[4] = 30 * US
-    timeline = simulate(two_ranks, duration)
-    (path,) = critical_paths(timeline)
-    assert lengths(timeline, path) == [("A", 1, 40), ("launch", 1, 2), ("nccl", 1, 20), ("gemm", 0, 30)]
-    assert [share.path_ns for share in path.by_rank] == [30 * US, 64 * US]
-    assert path.links[2].task == 3 and path.links[2].arrival == 8
-    adds_up(path)
-
-
 def test_a_rank_delayed_by_5_ms_of_cpu_work_delays_all_that_depends_on_it(two_ranks):
     """Rank 0's A takes 5 ms more, so rank 0 now arrives last, at 5014 µs instead of 14. That is 4970 µs after rank 1's arrival
     at 44, so the all-reduce ends on both ranks 4970 µs later."""
@@ -135,24 +99,12 @@ def test_a_rank_delayed_by_5_ms_of_cpu_work_delays_all_that_depends_on_it(two_ra
     assert lengths(after, path) == [("A", 0, 5010), ("launch", 0, 2), ("nccl", 0, 20), ("gemm", 1, 8)]
 
 
-def test_without_rendezvous_nobody_waits(two_ranks):
-    timeline = simulate(replace(two_ranks, ignored=frozenset({Dependency.RENDEZVOUS})))
-    (path,) = critical_paths(timeline)
-    assert all(share.waited_ns == share.waited_for_ns == 0 for share in path.by_rank)
-    adds_up(path)
-
-
 def test_a_late_rank_is_a_late_start(two_ranks):
     """Rank 1 starts its thread 25 µs late; the step starts with rank 0."""
     late = replace(two_ranks, release_time=np.array([0, 25 * US]))
     (path,) = critical_paths(simulate(late))
     assert (path.start_ns, path.duration_ns, path.by_class["late start of the rank"]) == (0, 97 * US, 25 * US)
     adds_up(path)
-
-
-def test_a_collective_whose_peers_are_absent_is_not_called_transfer(two_ranks):
-    (path,) = critical_paths(simulate(replace(two_ranks, waiting_unknown=np.array([3, 8], np.int32))))
-    assert path.by_class["communication, waiting unknown"] == 20 * US and "transfer" not in path.by_class
 
 
 def test_a_kernel_that_waits_for_sms(two_kernels):
@@ -169,58 +121,9 @@ def test_a_kernel_that_waits_for_sms(two_kernels):
     assert ignored.duration_ns == 56 * US
 
 
-def test_steps_of_one_name_on_one_rank_are_told_apart(two_steps):
-    twice = replace(two_steps, steps=tuple(replace(s, name="step") for s in two_steps.steps))
-    assert [p.name for p in critical_paths(measured(twice))] == ["step", "step (2)"]
-
-
 def test_on_a_rank_without_device_work_operators_compute(draw_graph):
     tasks = [(0, Kind.OPERATOR, "A", 0, 10), (0, Kind.HOST, "between", 10, 13), (0, Kind.COLLECTIVE, "gloo", 13, 20)]
     graph = draw_graph([Processor(0, False, "thread 1")], tasks, steps=(Step(0, "s", 0, 100 * US),), release=[(0, 0)])
     (path,) = critical_paths(simulate(graph))
     assert path.by_class == {"operators": 10 * US, "transfer": 7 * US, "cpu between operators": 3 * US}
     assert path.by_group == {"CPU work": 3 * US, "operators": 10 * US, "communication": 7 * US}
-
-
-def test_every_collective_behind_a_delay_moves_on_every_rank_as_worked_out(draw_graph):
-    """Three ranks, each: work, launch (1 µs), thrice; launches of one all-reduce each, all on one stream, transfers of 10 µs.
-
-    work (µs)      a    b    d   | launches end at   | all-reduces begin when the last arrives
-    rank 0        10   50    5   |  11    62    68   | first: 31, of rank 2; ends at 41
-    rank 1        20    5    5   |  21    27    33   | second: 62, of rank 0 (the others at 41, when their streams are free)
-    rank 2        30    5   60   |  31    37    98   | third: 98, of rank 2 (the others at 72)
-
-    With 5000 µs more for b of rank 1, its launches end at 21, 5027, 5033: the second begins at 5027, not 62, and the third when
-    the streams are free again, at 5037, not 98.
-    """
-    work = ((10, 50, 5), (20, 5, 5), (30, 5, 60))
-    processors = [p for r in range(3) for p in (Processor(r, False, "thread 1"), Processor(r, True, "stream 7", 0, 7))]
-    tasks, edges, sets = [], [], ([], [], [])
-    for rank, times in enumerate(work):
-        for i, time in enumerate(times):
-            tasks += [(2 * rank, Kind.OPERATOR, "abd"[i], 0, time), (2 * rank, Kind.LAUNCH, "launch", 0, 1)]
-            edges.append((len(tasks) - 1, len(tasks), Dependency.LAUNCH))
-            sets[i].append(len(tasks))
-            tasks.append((2 * rank + 1, Kind.COLLECTIVE, "nccl", 0, 10))
-    graph = draw_graph(processors, tasks, edges, [Step(rank, "s", 0, 1) for rank in range(3)])
-    graph = replace(graph, rendezvous_offset=np.array([0, 3, 6, 9]), rendezvous_task=np.array(sets, np.int32).ravel())
-    before = simulate(graph)
-    assert [(before.end[s] // US).tolist() for s in sets] == [[41] * 3, [72] * 3, [108] * 3]
-    duration = graph.duration.copy()
-    duration[12] += 5000 * US  # b of rank 1
-    after = simulate(graph, duration)
-    assert [((after.end - before.end)[s] // US).tolist() for s in sets] == [[0] * 3, [4965] * 3, [4939] * 3]
-    (path,) = critical_paths(after)
-    assert [share.waited_for_ns // US for share in path.by_rank] == [0, (5027 - 62) + (5027 - 41), 20 + 10]
-    assert lengths(after, path) == [("a", 1, 20), ("launch", 1, 1), ("b", 1, 5005), ("launch", 1, 1), ("nccl", 1, 10), ("nccl", 0, 10)]
-    adds_up(path)
-
-
-def test_work_launched_before_the_window_starts_when_it_was_recorded(draw_graph):
-    """Two kernels of one stream without launches, at 0–10 and 25–30. The recording imposes the second start, not the gap of 2."""
-    tasks = [(0, Kind.KERNEL, "k1", 0, 10), (0, Kind.KERNEL, "k2", 25, 30)]
-    graph = draw_graph([Processor(0, True, "stream 7", 0, 7)], tasks, lag={Dependency.STREAM_ORDER: 2}, release=[(0, 0), (1, 25)])
-    (path,) = critical_paths(simulate(graph))
-    assert path.by_class == {"other": 15 * US, "launched before the window": 15 * US}
-    assert path.links[1].cause is None
-    adds_up(path)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lumos.analyze.device_load import bin_width, busy_curves, busy_difference, curve, queue_lengths, queue_steps
+from lumos.analyze.device_load import bin_width, busy_curves, curve, queue_lengths
 from lumos.analyze.loop.steps import members
 from lumos.graph.table import Kind, Processor, Step
 from lumos.intervals import union
@@ -36,35 +36,9 @@ def test_the_bins_of_a_day_are_no_more_than_those_of_100_seconds(draw_graph):
     assert bin_width(100_000 * MS) == MS and bin_width(100_000 * MS + 1) == 2 * MS and bin_width(0) == MS
 
 
-def test_the_shorter_run_is_idle_where_it_has_ended():
-    assert busy_difference(np.array([1.0, 0.5]), np.array([0.5])) == pytest.approx(0.5)
-    assert busy_difference(np.array([1.0]), np.array([1.0])) == 0.0
-    assert busy_difference(np.empty(0), np.empty(0)) is None
-
-
-US = 1000
-
-
 def test_the_queue_by_hand(two_steps):
     """k1 is outstanding 12–40, the collective 14–60: one for 2 + 20 µs, two for 26 µs of the 80. Step 1 lasts 70 µs, k2 117–150."""
     first, second = queue_lengths(measured(two_steps), members(two_steps))
     assert first.maximum == 2
     assert first.mean == pytest.approx((2 + 2 * 26 + 20) / 80)
     assert second == (pytest.approx(33 / 70), 1)
-
-
-def test_the_queue_of_a_rank_during_the_step_of_the_job(cpu_ahead):
-    """Step 2 of the job is 75–110. On rank 1 its kernel is outstanding until 105."""
-    graph = cpu_ahead((30, 30, 40), (40, 25, 30))
-    assert queue_lengths(measured(graph), members(graph))[5] == (pytest.approx(30 / 35), 1)
-
-
-def test_the_queue_over_time(two_steps):
-    time, length = queue_steps(measured(two_steps), members(two_steps), 0)
-    assert time.tolist() == [12 * US, 14 * US, 40 * US, 60 * US, 117 * US, 150 * US]
-    assert length.tolist() == [1, 2, 1, 0, 1, 0]
-
-
-def test_a_rank_that_launches_nothing_has_no_queue(draw_graph):
-    graph = draw_graph([Processor(0, False, "t")], [(0, Kind.OPERATOR, "a", 0, 1)], steps=(Step(0, "s", 0, US),))
-    assert queue_lengths(measured(graph), members(graph)) == ((None, None),)

@@ -17,12 +17,6 @@ def test_achieved_is_operations_over_the_time_of_all_calls(launched):
     assert found.flops_per_s == pytest.approx(2 * 128 / 160e-6)
 
 
-def test_without_shapes_nothing_is_achieved(launched):
-    job, graph = launched
-    job.traces[0].args.pop("Input Dims")
-    assert achieved_flops(measured(graph), members(graph), job) == ()
-
-
 def test_without_devices_the_operators_own_time_counts(draw_graph, record):
     trace = record((Category.OPERATOR, "aten::mm", 0, 0, 16_000, {"Input Dims": "[[8,4],[4,2]]"}))
     tasks = [(0, Kind.OPERATOR, "aten::mm", 0, 10), (0, Kind.OPERATOR, "aten::mm", 12, 16)]

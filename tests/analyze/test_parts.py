@@ -8,7 +8,6 @@ from tests.drawn_graph import drawn_collectives
 
 from lumos.analyze.breakdown import breakdowns
 from lumos.graph.table import Dependency, Kind, Processor, Step
-from lumos.simulation import simulate
 from lumos.simulation.timeline import measured
 from lumos.trace.table import Category, Job
 
@@ -47,11 +46,6 @@ def test_waiting_in_a_send_or_receive_is_a_pipeline_bubble(two_ranks):
     assert one == {"host_ns": 44, "communication_ns": 20, "compute_ns": 8}
 
 
-def test_where_peers_were_not_recorded_waiting_is_communication(two_ranks):
-    alone = replace(two_ranks, rendezvous_offset=np.zeros(1, np.int64), rendezvous_task=np.empty(0, np.int32))
-    assert parts(measured(alone))[0]["communication_ns"] == 50
-
-
 @pytest.fixture
 def cpu_ranks(draw_graph):
     """Two ranks without devices: work 0–10 and 0–30, a transfer together 30–35; then rank 1 pauses until 40 and works until 50."""
@@ -71,12 +65,6 @@ def cpu_ranks(draw_graph):
 def test_a_rank_without_devices_that_runs_nothing_waits_for_the_others(cpu_ranks):
     zero, one = parts(measured(cpu_ranks))
     assert zero == {"compute_ns": 10, "imbalance_ns": 20 + 15, "communication_ns": 5}
-    assert one == {"compute_ns": 40, "communication_ns": 5, "host_between_operators_ns": 5}
-
-
-def test_in_a_pipeline_it_waits_in_the_bubble(cpu_ranks):
-    zero, one = parts(measured(between_two(cpu_ranks, [1, 3])))
-    assert zero == {"compute_ns": 10, "pipeline_bubble_ns": 20 + 15, "communication_ns": 5}
     assert one == {"compute_ns": 40, "communication_ns": 5, "host_between_operators_ns": 5}
 
 
@@ -133,22 +121,6 @@ def test_what_is_no_data_loading(loader, row):
     for known in (job, None):
         (found,) = parts(measured(graph), known)
         assert found == {"host_between_operators_ns": 50, "host_ns": 14, "compute_ns": 16}
-
-
-def test_the_data_loader_moves_with_the_work_around_it(loader):
-    """With A 15 µs longer, everything is 15 µs later in a replay, and just as long."""
-    graph, job = loader((Category.ANNOTATION, "## data_load ##", 0, 20, 50))
-    duration = graph.duration.copy()
-    duration[0] += 15 * US
-    (found,) = parts(simulate(graph, duration), job)
-    assert found == {"data_loading_ns": 30, "host_between_operators_ns": 20, "host_ns": 29, "compute_ns": 16}
-
-
-def test_data_is_loaded_at_no_cost_while_devices_work(loader, shifted):
-    """The kernel of a step before runs 5–40: only 40–50 of the data loader leaves the devices idle."""
-    graph, job = loader((Category.ANNOTATION, "## data_load ##", 0, 20, 50))
-    (found,) = parts(shifted(graph, {4: (5 - 64, 40 - 80)}), job)
-    assert found == {"host_ns": 5 + 2, "compute_ns": 35, "data_loading_ns": 10, "host_between_operators_ns": 10}
 
 
 def test_gaps_waits_and_what_is_unexplained(draw_graph):

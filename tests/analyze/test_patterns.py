@@ -50,14 +50,6 @@ def test_rows_do_not_overlap_and_occur_as_often_as_said(text, data):
     assert max(covered.values(), default=1) == 1
 
 
-@given(st.text("ab", min_size=4, max_size=12))
-def test_a_text_that_is_written_four_times_is_found_whole(text):
-    """Unless some shorter row in it shortens the list more."""
-    (first, times), *_ = found(text * 4) or [("", 0)]
-    longest = next(text[:n] for n in range(1, len(text) + 1) if text[:n] * (len(text) // n) == text)
-    assert len(longest) < 2 or (len(first) - 1) * (times - 1) >= (len(longest) - 1) * (4 * len(text) // len(longest) - 2)
-
-
 def test_the_patterns_of_a_stream(draw_graph):
     """Twice gemm and add, 10 and 5 µs with 2 µs between them, then a kernel of 20 µs; a second stream has gemm once."""
     processors = [Processor(0, True, "stream 7", 0, 7), Processor(0, True, "stream 8", 0, 8)]

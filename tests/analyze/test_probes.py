@@ -44,14 +44,6 @@ def test_a_slow_rank_slows_the_others_only_where_they_meet(draw_graph):
     assert meet.slow_rank == (pytest.approx(1.25), 1.0)
 
 
-def test_collectives_on_threads_are_not_cpu_work(draw_graph):
-    tasks = [(0, Kind.OPERATOR, "a", 0, 10), (0, Kind.COLLECTIVE, "gloo:all_reduce", 10, 40)]
-    graph = draw_graph([Processor(0, False, "t")], tasks, steps=(Step(0, "s", 0, 99 * US),))
-    found = probes(graph)
-    assert found.cpu_double == pytest.approx(50 / 40)
-    assert found.gpu_zero is None
-
-
 def test_steps_are_compared_by_their_periods(draw_graph):
     """Three launches of 10 µs, whose kernels of 30 µs follow one another: the last two steps take 30 µs each as completed, 10 without the
     kernels' time. The first step has no period and does not count."""

@@ -6,7 +6,6 @@ import pytest
 from lumos.analyze.loop.steps import members
 from lumos.analyze.tables import ModuleRow, OperatorRow, tabulate, tensor_cores
 from lumos.errors import TraceError
-from lumos.graph.table import Step
 from lumos.simulation.timeline import measured
 from lumos.trace.table import Category, Job
 
@@ -25,11 +24,6 @@ def test_by_kernel(two_steps):
     assert sum(r.share for r in found) == pytest.approx(1)
 
 
-def test_by_kernel_adds_up_one_name(launched):
-    (row,) = rows(launched[1], "kernel")
-    assert row == ("gemm", 2, 160 * US, 1.0, 80 * US, 60 * US, 100 * US, None)
-
-
 def test_by_operator(launched):
     job, graph = launched
     assert rows(graph, "operator", job) == (OperatorRow("aten::mm", 2, 160 * US, 1.0, 1, 10 * US, 1.0),)
@@ -38,15 +32,6 @@ def test_by_operator(launched):
 def test_by_module(launched):
     job, graph = launched
     assert rows(graph, "module", job) == (ModuleRow("Linear_0", 2, 160 * US, 1.0),)
-
-
-def test_by_module_and_operator_of_the_steps_that_count(launched):
-    """Split into two steps, of which the second has a period: the backward pass, whose kernel takes 100 µs."""
-    job, graph = launched
-    steps = Step(0, "ProfilerStep#0", 0, 200 * US), Step(0, "ProfilerStep#1", 200 * US, 400 * US)
-    graph = replace(graph, steps=steps)
-    assert rows(graph, "module", job) == (ModuleRow("Linear_0", 1, 100 * US, 1.0),)
-    assert rows(graph, "operator", job) == (OperatorRow("aten::mm", 1, 100 * US, 1.0, 0, 0, 0.0),)
 
 
 def test_by_module_as_the_script_says(launched):
@@ -107,16 +92,3 @@ def test_by_stream(two_steps):
     assert seven.share == pytest.approx(31 / 70)
     assert (sum(seven.idle), sum(eight.idle)) == (39 * US, 70 * US)
     assert (seven.queue, eight.queue) == ((pytest.approx(33 / 70), 1), (0, 0))
-
-
-def test_by_rank(two_steps):
-    (rank,) = rows(two_steps, "rank")
-    assert (rank.steps, rank.duration_ns) == (1, 70 * US)
-    assert rank.breakdown == (31 * US, 0, 0, 39 * US)
-    assert sum(rank.idle) == rank.breakdown.other_ns
-
-
-def test_a_rank_without_a_step_shows_zeros(two_steps):
-    graph = replace(two_steps, ranks=(0, 1), lag=two_steps.lag.repeat(2, 0))
-    zero, one = rows(graph, "rank")
-    assert (zero.steps, one.steps, one.duration_ns, one.idle) == (1, 0, 0, None)

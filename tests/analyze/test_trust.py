@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.analyze.loop.steps import members
-from lumos.analyze.trust import check_sound, grade, together, trust, with_unknown
+from lumos.analyze.trust import check_sound, grade, trust, with_unknown
 from lumos.errors import LumosError
 from lumos.graph.evidence import NEVER_MEASURED
 from lumos.graph.table import Evidence, Kind
@@ -74,13 +73,6 @@ def test_a_few_rows_agree_by_chance(job):
     assert "20 GPU rows and 20 operators in all steps, fewer than 50" in reason.message
 
 
-def test_device_work_without_operators_says_nothing_about_the_cpu(cpu_ahead):
-    """Launches and kernels alone: no step is scored, so nothing shows that the replay behaves as the job does."""
-    result = trust(cpu_ahead(EVEN))
-    assert (result.grade, [reason.code for reason in result.reasons]) == (Grade.LIMITED, ["too-few-rows"])
-    assert "60 GPU rows and 0 operators in all steps" in result.why
-
-
 def test_a_replay_that_is_off(job, shifted):
     graph = job(EVEN)
     # Each kernel ends 10 µs later than the one before it does: periods of 110 instead of 100 µs.
@@ -105,14 +97,6 @@ def test_waiting_that_was_kept_as_cpu_work(job):
     assert trust(most).grade is Grade.UNSOUND
 
 
-def test_communication_that_may_wait_for_absent_ranks(job):
-    graph = job(EVEN)
-    kernels = np.flatnonzero(graph.on_device).astype(np.int32)
-    result = trust(replace(graph, waiting_unknown=kernels[::2]))
-    assert [reason.code for reason in result.reasons] == ["waiting-unknown"]
-    assert result.unknown == pytest.approx(29 / 59)  # every second step, but the first counts in nothing
-
-
 def test_dependencies_without_a_schedule(job):
     graph = job(EVEN)
     first = int(np.flatnonzero(graph.on_device)[0])
@@ -121,24 +105,7 @@ def test_dependencies_without_a_schedule(job):
     assert [reason.code for reason in trust(replace(graph, pred=pred)).reasons] == ["no-schedule"]
 
 
-def test_a_step_that_is_complete_before_the_one_before_it(job):
-    graph = job(EVEN)
-    end = graph.measured_end + 250_000 * (np.cumsum(graph.on_device) == 30) * graph.on_device
-    assert trust(replace(graph, measured_end=end)).reasons[0].code == "steps-backwards"
-
-
-def test_what_the_rows_say_counts_too(job):
-    graph = replace(job(EVEN), evidence=(found("kernels-lost", Grade.UNSOUND),))
-    assert trust(graph, owners=members(graph)).grade is Grade.UNSOUND
-
-
 def test_times_that_were_never_measured_have_no_replay_to_judge(job):
     graph = job(EVEN)
     assert [r.code for r in trust(replace(graph, evidence=(found(NEVER_MEASURED, Grade.LIMITED),))).reasons] == [NEVER_MEASURED]
     assert trust(replace(graph, measured_start=None, measured_end=None)).grade is Grade.SOUND
-
-
-def test_of_two_trusts_the_reason_of_the_graver_comes_first():
-    limited, unsound = (grade([Evidence(code, code, of, 0.1)]) for code, of in (("gaps", Grade.LIMITED), ("lost", Grade.UNSOUND)))
-    for both in (together(limited, unsound), together(unsound, limited)):
-        assert (both.grade, both.why, both.unknown) == (Grade.UNSOUND, "lost", 0.2)

@@ -70,15 +70,6 @@ def test_a_collective_whose_row_ends_late_is_what_was_awaited(draw, trace):
     assert timeline.start[copy] - timeline.start.min() == 205 * MS
 
 
-def test_a_wait_ends_with_the_last_collective_that_was_awaited(draw, trace):
-    """Two collectives are issued. The first ends at 120, the row of the second at 303, and the main thread goes on at 300: the time
-    from 120 to 300 is waiting for the second, not work."""
-    loop = Loop(draw()).step(0).issue(0).issue(1).carry(5, 120).carry(6, 303, thread=1).op("copy", 300, 310)
-    graph = rank_graph(trace(loop.drawing))
-    assert waits(graph) == [6] and len(graph.unclaimed_wait_task) == 0
-    assert graph.duration[graph.kind == Kind.HOST].max() < 100 * MS
-
-
 def test_time_after_a_wait_is_not_waiting_for_a_collective_that_goes_on(draw, trace):
     """The main thread waits for the first collective until 120 and works until 125; the second ends at 160, 35 ms later: no one waited
     for it there, and the row stays as long as it is."""
@@ -102,38 +93,12 @@ def test_an_operator_that_only_waits_is_no_work(draw, trace):
     assert 2 * (timeline.start[after] - timeline.start.min()) == 411 * MS
 
 
-def test_an_operator_that_waits_for_nothing_known_is_reported(draw, trace):
-    """The second wait_tensor, 310 to 500, goes on while gloo's thread carries out a collective that nobody is known to have issued. The
-    first costs 1 beyond its wait."""
-    loop = Loop(draw(), 600).step(0).issue(0).carry(5, 300).op("_c10d_functional::wait_tensor", 2, 301)
-    loop.drawing.row("user_annotation", "gloo:all_gather", 310e3, 250e3, GLOO[0], **DIMS)
-    graph = rank_graph(trace(loop.op("_c10d_functional::wait_tensor", 310, 500).op("next", 500, 510).drawing))
-    assert graph.unclaimed_wait_time.tolist() == [189 * MS]
-
-
 def test_a_barrier_is_awaited_by_its_thread(draw, trace):
     """A barrier's operator has a tensor and its row on gloo's thread has none; they are one collective, whose row ends 3 late."""
     drawing = draw().op("c10d::barrier", 0, 1e3, **{"Input Dims": [[1], []], "Input type": ["float", ""]})
     drawing.row("user_annotation", "gloo:barrier", 2e3, 61e3, GLOO[0]).op("next", 60e3, 5e3)
     graph = rank_graph(trace(drawing))
     assert waits(graph) == [2] and len(graph.unclaimed_wait_task) == 0
-
-
-def test_a_wait_may_end_in_the_next_step(draw, trace):
-    """In each of three steps of 400 ms a collective is issued at 300 and carried out from 310 to 410, 10 ms into the next step, whose
-    first operator starts there."""
-    loop = Loop(draw())
-    for number in range(3):
-        loop.step(number).op("forward", 10, 300).issue(300).carry(310, 410)
-    assert waits(rank_graph(trace(loop.step(3).op("forward", 10, 300).drawing))) == [300, 700, 1100]
-
-
-def test_a_collective_that_queued_behind_another_starts_when_that_has_ended(draw, trace):
-    """Both are issued by 20, and one thread carries them out: 20 to 100, then 100.05 to 150. The pause of 0.05 is the thread's own."""
-    loop = Loop(draw()).step(0).issue(0).issue(1).op("more", 2, 20).carry(20, 100).carry(100.05, 150).op("copy", 150, 160)
-    graph = rank_graph(trace(loop.drawing))
-    timeline = simulate(graph)
-    assert (timeline.start - timeline.start.min() == graph.measured_start - graph.measured_start.min()).all()
 
 
 def test_a_collective_on_a_busy_thread_still_waits_for_its_issuer(draw, trace):

@@ -47,24 +47,6 @@ def test_the_kernels_behind_those_that_run_for_a_moment(trace, draw):
     assert found(trace(drawing(draw, MOMENTS))) == (["b", "c"], 3400)
 
 
-def test_no_gap_where_no_collective_runs(trace, draw):
-    drawn = drawing(draw, MOMENTS)
-    drawn.rows = [row for row in drawn.rows if "nccl" not in row["name"]]
-    assert found(trace(drawn)) == ([], 0)
-
-
-def test_nothing_to_explain_where_every_kernel_has_a_gap(trace, draw):
-    """As CUDA records them: each kernel 1.2 us after the one before."""
-    even = [(name, start + 1.2 * i, duration) for i, (name, start, duration) in enumerate(MOMENTS)]
-    assert found(trace(drawing(draw, even))) == ([], 0)
-
-
-def test_kernels_that_overlap_by_rounding_have_no_dispatch_between_them(trace, draw):
-    """A dispatch takes time: b begins 2 ns before a ends, and c before b ends."""
-    overlapping = (("long", 100, 10), ("a", 110, 0.5), ("b", 110.498, 0.5), ("c", 110.996, 5), ("d", 115.996, 20), ("e", 135.996, 4))
-    assert found(trace(drawing(draw, overlapping))) == ([], 0)
-
-
 def test_the_replay_has_the_gaps_where_they_were(trace, draw):
     graph = rank_graph(trace(drawing(draw, MOMENTS)))
     assert graph.lag[0, Dependency.OCCUPANCY] == 3400

@@ -5,8 +5,8 @@ import pytest
 
 from lumos.graph.launches import device_work
 from lumos.graph.one_rank import rank_graph
-from lumos.graph.table import Dependency, Kind
-from lumos.graph.waits.full_queue import full_queue, outstanding
+from lumos.graph.table import Kind
+from lumos.graph.waits.full_queue import full_queue
 from lumos.simulation import simulate
 
 US = 1000
@@ -55,15 +55,6 @@ def test_a_launch_into_a_full_queue_costs_what_others_cost_also_where_rows_are_l
     assert faster.end.max() / base.end.max() == pytest.approx(0.5, abs=0.01)
 
 
-def test_another_long_launch_near_a_full_queue_keeps_its_time(draw, trace):
-    drawing = filled(draw)  # call 1400 returns ten kernels after its place was free
-    drawing.rows[2800]["dur"] += 100
-    for row in drawing.rows[2801:]:
-        row["ts"] += 100
-    graph = rank_graph(trace(drawing))
-    assert sorted(graph.duration[graph.kind == Kind.LAUNCH])[-2:] == [1 * US, 110 * US]
-
-
 @pytest.mark.parametrize(("launches", "depth"), [(99, 0), (100, 1000)])
 def test_a_queue_is_full_where_a_hundred_launches_begin_at_one_count(draw, trace, launches, depth):
     # 1,000 kernels of 10 us were launched before the recording, and every recorded launch begins when one of them has ended
@@ -85,23 +76,6 @@ def test_a_queue_is_full_where_long_launches_return_when_a_place_is_free(draw, t
     assert depth_of(trace(drawing)) == depth
 
 
-def test_a_window_that_begins_with_a_full_queue_has_no_free_launch(draw, trace):
-    # 1,000 kernels of 10 us were launched before the recording. Every recorded call waits until one of them, or of those after
-    # them, ends, and returns 1 us later: it costs 1 us, not 10.
-    drawing = busy(draw, 10.0)
-    for i in range(300):
-        drawing.launch((10.0 * i + 1, 10.0), (10_000 + 10.0 * i, 10.0))
-    found = trace(drawing)
-    work = device_work(found)
-    assert (outstanding(work).ahead == 1000).all()
-    depth, waited, freed, at_begin = full_queue(found, work, NONE)
-    assert (depth, len(waited), freed.tolist(), len(at_begin)) == (1000, 300, list(range(300)), 0)
-    graph = rank_graph(found)
-    launches = np.flatnonzero(graph.kind == Kind.LAUNCH)
-    assert (graph.duration[launches] == 1 * US).all()
-    assert (simulate(graph).end[launches] == graph.measured_end[launches]).all()
-
-
 def test_launches_that_wait_for_work_that_was_never_recorded_cost_what_others_cost(draw, trace):
     # The first 600 kernels and their launches are not in the recording. Launches from 1,000 on wait for their ends, 50 us each.
     found = trace(filled(draw, range(600), kernel=50.0))
@@ -110,29 +84,6 @@ def test_launches_that_wait_for_work_that_was_never_recorded_cost_what_others_co
     assert (found.duration[graph.event[launches]] == 50 * US).sum() > 450
     assert (graph.duration[launches] == 1 * US).all()
     assert (simulate(graph).end[launches] == graph.measured_end[launches]).all()
-
-
-def test_the_depth_is_seen_behind_launches_that_wait_for_work_that_was_never_recorded(draw, trace):
-    assert rank_graph(trace(filled(draw, range(100), kernel=150.0))).queue_depth.tolist() == [1000]
-
-
-def test_launches_that_take_no_place_leave_the_queue_as_deep_as_it_is(draw, trace):
-    # as above, and every tenth call is followed by one whose kernel is still running when the next call begins
-    drawing = busy(draw, 10.0)
-    for i in range(300):
-        drawing.launch((10.0 * i + 1, 9.5), (10_000 + 10.0 * i, 10.0))
-        if i % 10 == 0:
-            drawing.launch((10.0 * i + 10.6, 0.2), (10.0 * i + 12, 1.0), 9, "added", **{"Queue place": 0})
-    found = trace(drawing)
-    assert depth_of(found) == 1000
-    assert outstanding(device_work(found)).ahead.tolist() == [1000] * 300
-    graph = rank_graph(found)
-    launches = np.flatnonzero(graph.kind == Kind.LAUNCH)
-    assert len(launches) == 300
-    assert (simulate(graph).end[launches] == graph.measured_end[launches]).all()
-    added = np.flatnonzero(graph.on_device & (graph.name == graph.names.index("added")))
-    assert len(added) == 30
-    assert np.isin(graph.pred[graph.pred_kind == Dependency.LAUNCH], launches).sum() == 300
 
 
 def test_a_loop_that_keeps_few_launches_ahead_has_no_full_queue(draw, trace):

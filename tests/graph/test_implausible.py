@@ -52,16 +52,3 @@ def test_a_second_window_is_not_set_aside(draw, trace):
     for row in drawing.rows[len(drawing.rows) // 2 :]:
         row["ts"] += DAY
     assert "start-implausible" not in [d.code for d in plausible(trace(drawing)).diagnostics]
-
-
-def test_a_row_without_others_of_its_name_is_left_without_time(draw, trace):
-    assert plausible(trace(drawn(draw).op("alone", 1000, DAY))).duration[-1] == 0
-
-
-@pytest.mark.parametrize(
-    ("dur", "last", "kept"), [(HOUR, 1000, True), (HOUR + 1, 1000, False), (2 * HOUR, HOUR / 50, True), (3 * HOUR, HOUR / 50, False)]
-)
-def test_long_work_of_long_recordings_is_kept(draw, trace, dur, last, kept):
-    # all work begins within `last` us: of an hour, the 50th part is exceeded a hundredfold by more than two hours
-    found = plausible(trace(drawn(draw).op("long", 500, dur).op("last", last, 10)))
-    assert (found.duration.max() == dur * 1000) == kept

@@ -58,13 +58,6 @@ def test_deepep_communicates_in_any_enclosing_namespace(around):
         assert kernel_class(f"void {around}{function}(void*)") is KernelClass.COLLECTIVE
 
 
-def test_the_parts_of_a_name():
-    assert called("void a::(anonymous namespace)::f<1, g<2>, h(int)::{lambda()#1}>(T<3>, long)").function == "void a::unnamed::f"
-    assert called("void f<1, g<2>>(T<3>)").arguments.split() == ["1,", "g", "2"]
-    assert called("_ZN2ck6device1fILi3EEEv") == ("ck::device::f", "ILi3EEEv")
-    assert called("Memcpy DtoD (Device -> Device)").function == "Memcpy DtoD"
-
-
 def function(name: str) -> str:
     """What the list of functions has for a kernel: every number as 0, long names cut; what a wrapper runs stands behind it."""
     path, arguments = (re.sub(r"\d+", "0", part.strip()) for part in called(name))

@@ -1,23 +1,17 @@
 """Device work, the calls that launched it, and the constants between them."""
 
-import numpy as np
 import pytest
 
 from lumos.errors import GraphError
 from lumos.graph.build import build
-from lumos.graph.constants import CUDA_GAP, ROCM_GAP
+from lumos.graph.constants import CUDA_GAP
 from lumos.graph.launches import device_work
 from lumos.graph.one_rank import rank_graph
-from lumos.graph.table import Dependency, Kind
+from lumos.graph.table import Dependency
 from lumos.simulation import simulate
 from lumos.trace.table import Job
 
 US = 1000
-
-
-def launches_of(graph, task):
-    low, high = graph.pred_offset[task], graph.pred_offset[task + 1]
-    return [int(p) for p, k in zip(graph.pred[low:high], graph.pred_kind[low:high], strict=True) if k == Dependency.LAUNCH]
 
 
 def test_a_kernel_starts_a_latency_after_its_call_and_a_gap_after_its_predecessor(draw, trace):
@@ -49,22 +43,6 @@ def test_a_gap_without_a_sample_is_the_usual_one_but_no_longer_than_any_pause(dr
     assert close.gap_range.tolist() == [[CUDA_GAP[0], 1 * US]]
 
 
-def test_gaps_of_rocm_are_shorter(draw, trace):
-    drawing = never_queued(draw, 20)
-    for row in drawing.rows:
-        row["name"] = row["name"].replace("cuda", "hip")
-    assert rank_graph(trace(drawing)).gap_range.tolist() == [[ROCM_GAP[0], ROCM_GAP[2]]]
-
-
-def test_one_graph_launch_runs_many_kernels(draw, trace):
-    drawing = draw().call("cudaGraphLaunch", 0, 10, correlation=5)
-    for i in range(3):
-        drawing.work("kernel", f"k{i}", 12 + 10 * i, 10, 7, 5)
-    graph = rank_graph(trace(drawing))
-    kernels = np.flatnonzero(graph.kind == Kind.KERNEL)
-    assert [launches_of(graph, k) for k in kernels] == [[0], [0], [0]]
-
-
 def test_an_id_used_twice_belongs_to_the_latest_call_before_the_work(draw, trace):
     drawing = draw().call("cudaLaunchKernel", 0, 5, correlation=9).work("kernel", "first", 10, 5, 7, 9)
     drawing.call("cudaLaunchKernel", 50, 5, correlation=9).work("kernel", "second", 60, 5, 7, 9)
@@ -88,18 +66,6 @@ def test_an_orphan_after_launched_work_follows_its_stream(draw, trace):
     before = graph.duration.copy()
     before[orphan - 1] += 40 * US
     assert simulate(graph, before).start[orphan] - simulate(graph).start[orphan] == 40 * US
-
-
-def test_streams_of_lanes_without_arguments(draw, trace):
-    drawing = draw().call("cudaLaunchKernel", 0, 5, correlation=1)
-    drawing.row("kernel", "k", 6, 5, "stream 7", 2, correlation=1)
-    assert device_work(trace(drawing)).streams == ((2, 7),)
-
-
-def test_module_loading_is_no_latency(draw, trace):
-    # one launch met a stall of 400 us; the latency is that of the others
-    drawing = draw().launch((0, 10), (12, 5)).launch((50, 10), (460, 5)).launch((500, 10), (512, 5))
-    assert rank_graph(trace(drawing)).lag[0, Dependency.LAUNCH] == 2 * US
 
 
 def test_a_timeline_of_another_tool_is_named_as_one(draw, trace):

@@ -2,34 +2,9 @@
 
 import numpy as np
 
-from lumos.graph.edges import Edges, distinct
-from lumos.graph.lists import end_to_end, equal_rows, grouped, list_of, narrow, numbered, offsets, ordinals, places
+from lumos.graph.edges import Edges
+from lumos.graph.lists import narrow, numbered, ordinals
 from lumos.graph.table import Dependency
-
-
-def test_offsets_say_where_lists_begin_and_where_the_last_ends():
-    assert offsets([2, 0, 3]).tolist() == [0, 2, 2, 5]
-    assert offsets([]).tolist() == [0]
-    assert offsets([]).dtype == np.int64
-
-
-def test_places_run_through_each_list():
-    assert places(np.array([10, 3, 7]), np.array([2, 0, 3])).tolist() == [10, 11, 7, 8, 9]
-
-
-def test_lists_of_arrays_and_of_numbers_are_put_end_to_end():
-    assert [column.tolist() for column in end_to_end([[4, 5], [], np.array([6], np.int32)])] == [[0, 2, 2, 3], [4, 5, 6]]
-    assert [column.tolist() for column in end_to_end([])] == [[0], []]
-
-
-def test_entries_are_grouped_in_ascending_order_and_negative_ones_left_out():
-    offset, order = grouped(np.array([2, 0, -1, 2, 0]), 4)
-    assert offset.tolist() == [0, 2, 2, 4, 4]
-    assert order.tolist() == [1, 4, 0, 3]
-
-
-def test_every_entry_finds_its_list():
-    assert list_of(np.array([0, 2, 2, 3])).tolist() == [0, 0, 2]
 
 
 def test_edges_keep_the_order_of_adding_and_drop_those_without_an_end():
@@ -41,18 +16,6 @@ def test_edges_keep_the_order_of_adding_and_drop_those_without_an_end():
     assert found.task.tolist() == [2, 3, 0]
     assert found.kind.tolist() == [Dependency.DATA, Dependency.DATA, Dependency.LAUNCH]
     assert [column.tolist() for column in Edges().predecessors(2)] == [[0, 0, 0], [], []]
-
-
-def test_distinct_edges_come_once_and_ascending():
-    offset, before = distinct(np.array([5, 1, 5]), np.array([2, 2, 2]), 6)
-    assert offset.tolist() == [0, 0, 0, 2, 2, 2, 2]
-    assert before.tolist() == [1, 5]
-
-
-def test_equal_rows_are_together_in_the_order_of_their_values():
-    columns = np.array([2, 1, 2, 1, -1]), np.array([0, 7, 0, 3, 5], np.int32)
-    assert [rows.tolist() for rows in equal_rows(*columns)] == [[4], [3], [1], [0, 2]]
-    assert [rows.tolist() for rows in equal_rows(columns[0])] == [[4], [1, 3], [0, 2]] and not list(equal_rows(columns[0][:0]))
 
 
 def test_ordinals_number_equal_rows_in_their_order():

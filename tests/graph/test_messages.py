@@ -54,15 +54,6 @@ def test_a_grouped_launch_carries_the_rows_before_it(draw, trace):
     assert [(sends, peer) for _, sends, peer, _, _ in found.messages] == [(True, 1), (False, 1)]
 
 
-def test_rows_before_the_launch_of_a_collective_are_not_its_messages(draw, trace):
-    drawing = draw(0, 2).op("record_param_comms", 0, 5, **stated("send", 1))
-    drawing.op("record_param_comms", 10, 20, **{**stated("send", 1), "Collective name": "allreduce"})
-    drawing.launch((15, 5), (22, 50), 9, "ncclDevKernel_AllReduce_Sum_f32(x)")
-    found = rank_graph(trace(drawing)).collectives
-    assert [found.kinds[k] for k in found.kind] == ["all-reduce"]
-    assert found.messages == ()
-
-
 def test_batched_sends_and_receives_meet(draw, job):
     """Rank 0 exchanges from 20, rank 1 from 120; both end at 150. The transfer takes 30, of which rank 0 waits 100. With rank 1
     another 500 later, both end 500 later."""
@@ -74,33 +65,6 @@ def test_batched_sends_and_receives_meet(draw, job):
     late = graph.duration.copy()
     late[[i for i in range(len(graph)) if graph.names[graph.name[i]] == "forward"]] += 500 * US
     assert (simulate(graph, late).end - simulate(graph).end)[graph.rendezvous_task].tolist() == [500 * US, 500 * US]
-
-
-def test_numbers_of_a_group_make_no_collective_of_a_message(draw, job):
-    """Ranks 0 and 1 exchange, and so do 2 and 3; all within one group of four and with one number. Each pair meets on its own."""
-    drawings = [batch(draw(rank, 4), 0, [("send", rank ^ 1), ("recv", rank ^ 1)], (20, 30), 4, seq=3) for rank in range(4)]
-    assert sorted(meetings(build(job(*drawings)))) == [[0, 1], [2, 3]]
-
-
-def test_a_message_whose_other_rank_is_not_stated_meets_nothing(draw, job):
-    """The row around the launch says that several were launched together, in which group and with which number, but not with whom."""
-    drawings = []
-    for rank in range(2):
-        drawing = draw(rank, 2).op("record_param_comms", 0, 20, **{**stated("coalesced", 0), "Seq": 5})
-        drawings.append(drawing.launch((5, 5), (12, 50), 9, KERNEL))
-    graph = build(job(*drawings))
-    assert meetings(graph) == []
-    assert "because the trace does not say which ranks they connect" in messages(graph)["waiting-unknown"]
-
-
-def test_a_send_whose_receiver_is_absent_is_marked(draw, job):
-    """Rank 1 of three exchanges with rank 0 in one kernel, and sends to rank 2, which was not recorded, in the same."""
-    drawings = [batch(draw(0, 3), 0, [("send", 1)], (20, 40), 3)]
-    drawings.append(batch(draw(1, 3), 0, [("recv", 0), ("send", 2)], (20, 40), 3))
-    graph = build(job(*drawings))
-    assert meetings(graph) == [[0, 1]]
-    assert len(graph.waiting_unknown) == 2
-    assert "meet only those of their ranks that show them" in messages(graph)["waiting-unknown"]
 
 
 def test_an_exchange_with_several_ranks_meets_where_all_were_under_way(draw, job):
@@ -175,13 +139,3 @@ def test_a_send_on_a_cpu_thread_goes_to_the_rank_that_its_operator_states(draw, 
     assert meetings(graph) == [[0, 1]]
     assert (graph.duration[graph.rendezvous_task] == 35 * US).all()
     assert np.unique(graph.collectives.nbytes).tolist() == [400]
-
-
-def test_a_kernel_that_states_what_the_row_around_its_launch_states_carries_one_message(draw, trace):
-    """Recent profilers note a message twice: in the row around the launch, and in the kernel's own."""
-    said = stated("send", 1)
-    drawing = draw(0, 2).op("record_param_comms", 0, 20, **said).launch((5, 5), (12, 50), 9, KERNEL, **said)
-    found = rank_graph(trace(drawing)).collectives
-    assert [found.kinds[k] for k in found.kind] == ["send"]
-    assert found.nbytes.tolist() == [4000]
-    assert found.peer.tolist() == [1]

@@ -33,11 +33,6 @@ def test_the_share_of_a_devices_processors(draw, trace):
     assert graph.occupancy.hold.tolist() == [100_000, 90_000]  # ten waves less the last
 
 
-def test_one_stream_shares_with_no_one(draw, trace):
-    drawing = draw().launch((0, 5), (6, 100), 7, "k", grid=[1000, 1, 1], block=[256, 1, 1], **{"registers per thread": 32})
-    assert rank_graph(trace(drawing)).occupancy is None
-
-
 def test_a_stream_of_higher_priority_waits_for_no_slots(draw, trace):
     shape = {"grid": [8640, 1, 1], "block": [256, 1, 1], "registers per thread": 32}
     drawing = draw().launch((0, 5), (6, 100), 7, "usual", priority=0, **shape).launch((10, 5), (16, 100), 8, "urgent", priority=-5, **shape)
@@ -70,22 +65,6 @@ def test_a_kernel_that_let_another_begin_beside_it_holds_nothing_back_anywhere(d
     # the last wave begins at 90; up to 60 a start refutes, and so it does for the first of the two kernels
     assert held(rank_graph(trace(twice(draw, other=40)))) == ["other"]
     assert held(rank_graph(trace(twice(draw, other=65)))) == ["uneven", "uneven", "other"]
-
-
-def test_a_kernel_that_holds_nothing_back_is_itself_held_back(draw, trace):
-    """The second "uneven", ready at 207, waits for the last wave of "full", which begins at 205 + 90."""
-    drawing = draw().launch((0, 5), (6, 100), 7, "uneven", **WAVES_10).launch((8, 2), (46, 10), 8, "other", grid=[432, 1, 1], **SHAPE)
-    drawing.launch((20, 5), (205, 100), 8, "full", **WAVES_10).launch((201, 5), (295, 100), 7, "uneven", **WAVES_10)
-    drawing.launch((10, 5), (57, 148), 8, "before", grid=[432, 1, 1], **SHAPE)
-    drawing.header["deviceProperties"] = DEVICE
-    graph = rank_graph(trace(drawing))
-    assert held(graph) == ["other", "before", "full"]
-    second = np.flatnonzero(graph.measured_start == graph.measured_start.min() + 295_000)
-    assert simulate(graph).start[second] - graph.measured_start.min() == 295_000
-
-
-def test_a_start_during_the_first_wave_refutes_nothing(draw, trace):
-    assert held(rank_graph(trace(twice(draw, other=5)))) == ["uneven", "uneven", "other"]
 
 
 def test_communication_kernels_neither_hold_back_nor_are_held(draw, trace):

@@ -6,7 +6,6 @@ import pytest
 
 from lumos.analyze.trust import trust
 from lumos.graph.build import build
-from lumos.graph.joined.one_job import listed
 from lumos.trace import read
 from lumos.vocabulary import Grade
 
@@ -106,11 +105,6 @@ def test_a_rank_of_another_model(draw, job):
     assert found["ranks-unlike-models"].grade is Grade.UNSOUND
 
 
-def test_a_pipeline_stage_with_a_head_is_of_the_same_model(draw, job):
-    head = rank(draw, 2, operators=[*OPERATORS, "aten::embedding", "aten::cross_entropy"])
-    assert evidence(job, rank(draw, 0), rank(draw, 1), head) == {}
-
-
 def test_a_rank_that_recorded_other_steps(draw, job):
     found = evidence(job, rank(draw, 0), rank(draw, 1), rank(draw, 2, steps=(8, 9)))
     assert found["ranks-share-no-step"].grade is Grade.UNSOUND
@@ -127,14 +121,3 @@ def test_collectives_that_no_peer_joins(draw, job):
     cut.rows = [row for row in cut.rows if row["name"] != NCCL and "Launch" not in row["name"]]
     found = reasons(job, rank(draw, 0), rank(draw, 1), cut)
     assert found["ranks-do-not-meet"].startswith("2 of 2 collectives")
-
-
-def test_collectives_that_the_window_cut_from_their_peers_are_in_no_step(draw, job):
-    found = reasons(job, rank(draw, 0), rank(draw, 1), rank(draw, 2, steps=(4, 5, 6)))
-    assert "ranks-record-other-steps" in found and "ranks-do-not-meet" not in found
-
-
-def test_lists_of_ranks():
-    assert listed([3]) == "rank 3"
-    assert listed([7, 0, 1]) == "ranks 0, 1 and 7"
-    assert listed(range(20)) == "ranks 0, 1, 2, 3, 4 and 15 more"

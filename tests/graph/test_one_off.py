@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-from lumos.analyze.loop.steady import altered, steady
-from lumos.analyze.loop.steps import members
 from lumos.graph.build import build
 from lumos.graph.one_off import recurring
 from lumos.graph.table import Kind
-from lumos.simulation.durations import scale, with_durations
+from lumos.simulation.durations import scale
 
 US = 1000
 
@@ -66,14 +64,6 @@ def test_the_first_call_of_a_name_starts_the_driver(draw, job):
     assert recurring(graph).duration.sum() == graph.duration.sum() - 30_000 * US
 
 
-def test_a_call_that_may_wait_or_was_made_before_starts_nothing(draw, job):
-    """The first cudaFree runs while a kernel is on the device, which it may wait for; the second allocation is not the first."""
-    drawing = draw().op("work", 0, 80_000).launch((0, 10), (10, 30_000)).call("cudaFree", 20, 29_990)
-    drawing.call("cudaMalloc", 40_000, 10).call("cudaMalloc", 50_000, 15_000)
-    graph = build(job(drawing))
-    assert graph.one_off is None and "driver-start" not in codes(graph)
-
-
 def test_a_stream_that_was_held_up_starts_earlier_without_what_its_thread_took_once(draw, job):
     """The driver starts for 20 ms, a launch of 10 µs follows, and its kernel starts 4 ms later, for an unknown reason."""
     drawing = (
@@ -127,42 +117,3 @@ def test_what_every_step_does_is_no_compilation(job, draw):
     """A job that compiles in each of three steps keeps that."""
     graph = build(job(compiled_at(draw, 0, 1000, 2000)))
     assert graph.one_off is None and "compilation" not in codes(graph)
-
-
-def test_ranks_that_ask_each_other_whether_to_compile_do_not_compile(job, draw):
-    assert build(job(compiled_at(draw, 1000, name="guard_collective (dynamo_timed)"))).one_off is None
-
-
-def test_kernels_tried_out_while_compiling_are_told_apart(draw, job):
-    """Of 400 µs of compilation, 100 try out kernels, with one of 50 µs."""
-    drawing = draw().row("user_annotation", "_compile.compile_inner (dynamo_timed)", 0, 400).op("trace", 0, 100)
-    drawing.row("user_annotation", "benchmark_all_configs (dynamo_timed)", 200, 100).launch((200, 100), (210, 50), name="a")
-    drawing.op("codegen", 300, 100).launch((400, 10), (410, 20), name="b").op("last", 420, 10)
-    graph = build(job(drawing))
-    assert "takes 150.0 µs" in codes(graph)["autotuning"] and "takes 300.0 µs" in codes(graph)["compilation"]
-    assert recurring(graph).duration.sum() == graph.duration.sum() - 450 * US
-
-
-def test_what_the_loop_takes_has_no_loading_in_it(launches):
-    """The calls take 3100 µs and the last kernel 5. Without 2990 to load a kernel that is 115, also where all times are doubled: 230.
-
-    The latency of a launch is 0 here, as every kernel starts with the end of its call.
-    """
-    graph = build(launches(*[("add", 10)] * 5, ("gemm", 3000), *[("gemm", 10)] * 5))
-    owners = members(graph)
-    base = steady(owners)
-    assert base.step_time_ns == 115 * US
-    twice = members(with_durations(graph, 2 * graph.duration))
-    assert altered(base, twice).step_time_ns == 230 * US
-
-
-def test_ranks_keep_their_own(draw, job):
-    """Of two ranks, only the second loads."""
-    drawings = [draw(rank, 2) for rank in (0, 1)]
-    for drawing in drawings:
-        for i in range(5):
-            drawing.launch((10 * i, 10), (10 * i + 10, 5), name="add")
-        drawing.launch((50, 1000 * drawing.rank + 10), (60 + 1000 * drawing.rank, 5), name="gemm")
-    graph = build(job(*drawings))
-    assert graph.one_off is not None and graph.rank_of_task[graph.one_off.task].tolist() == [1]
-    assert np.allclose(graph.one_off.share, [1000 / 1010])

@@ -64,25 +64,6 @@ def test_waiting_comes_out_of_the_simulation(draw, job, seq):
     assert (simulate(graph, early).end[graph.rendezvous_task] == base.end[graph.rendezvous_task]).all()
 
 
-def test_an_exchange_that_ends_as_its_last_rank_arrives_takes_no_time(draw, job):
-    """A changed job, written as profiler files, keeps the exchanges that it no longer needs: the first is over when rank 1 arrives at
-    50 us. The second takes 40 us, which says nothing about the first."""
-    drawings = [draw(rank, 2) for rank in range(2)]
-    for drawing, begin in zip(drawings, (20, 50), strict=True):
-        drawing.op("forward", 0, 10).launch((10, 5), (begin, 50 - begin), 9, NCCL, **facts(1))
-        drawing.launch((15, 5), (60, 40), 9, NCCL, **facts(2))
-    graph = build(job(*drawings))
-    assert graph.duration[graph.rendezvous_task].tolist() == [0, 0, 40 * US, 40 * US]
-
-
-def test_confidence_says_how_the_ranks_were_matched(draw, job):
-    assert any("sequence number (confidence 1.00)" in d.message for d in build(job(*two_ranks(draw))).diagnostics)
-
-
-def test_order_is_less_certain_than_numbers(draw, job):
-    assert any("order within the group (confidence 0.90)" in d.message for d in build(job(*two_ranks(draw, seq=False))).diagnostics)
-
-
 def test_clocks_of_different_hosts_are_aligned_by_the_ends(draw, job):
     same = build(job(*two_ranks(draw)))
     shifted = build(job(*two_ranks(draw, shift=300_000)))  # 0.3 s apart
@@ -169,10 +150,6 @@ def test_order_that_cannot_complete_is_reported_not_awaited(draw, job):
         simulate(graph)
 
 
-def test_like_sequences_align_one_to_one():
-    assert align_collectives("aab", "aab", np.zeros(3, np.int64), np.zeros(3, np.int64)).tolist() == [0, 1, 2]
-
-
 def test_ends_tell_like_from_like():
     # the second "a" is missing from the other rank: order alone could not say which
     end = np.array([10, 1_000_010, 2_000_010], np.int64)
@@ -206,20 +183,6 @@ def test_collectives_of_one_number_but_different_size_are_named(draw, job):
     assert (
         "sequence number 2" in finding.message and "4,000 bytes on rank 0" in finding.message and "4,004 bytes on rank 1" in finding.message
     )
-
-
-def test_collectives_of_two_streams_meet_by_number_in_whatever_order_they_begin(draw, job):
-    """On rank 1 the first collective begins before the second, on rank 0 after it; each ends at one time on both."""
-    drawings = [draw(r, 2) for r in range(2)]
-    for drawing, begin in zip(drawings, (40, 7), strict=True):
-        drawing.launch((0, 3), (begin, 60 - begin), 9, NCCL, **facts(1)).launch((4, 3), (20, 30), 10, NCCL, **facts(2))
-    assert np.diff(build(job(*drawings)).rendezvous_offset).tolist() == [2, 2]
-
-
-def test_small_offsets_that_every_collective_shows_are_corrected(draw, job):
-    shifted = build(job(*two_ranks(draw, shift=30)))  # 30 us apart at every collective
-    assert any(d.code == "clocks-aligned" and "rank 1 +30.0 us" in d.message for d in shifted.diagnostics)
-    assert not any(d.code == "clocks-aligned" for d in build(job(*two_ranks(draw, shift=5))).diagnostics)
 
 
 def test_every_way_of_matching_is_counted(draw, job):

@@ -29,15 +29,6 @@ def test_a_note_gives_the_pair_exactly(draw, trace):
     assert (waits.exact, waits.inferred) == (1, 0)
 
 
-def test_call_order_gives_the_pair_where_only_another_call_names_its_event(draw, trace):
-    # the note of a synchronisation says which stream it waits for, that of the wait between streams only which one waits
-    drawing = draw().launch((0, 5), (6, 50), 8, "compute").call("cudaStreamWaitEvent", 10, 1, correlation=91)
-    drawing.row("cuda_sync", "Stream Wait Event", 10, 1, 9, 0, stream=9, device=0, correlation=91)
-    drawing.launch((15, 5), (57, 10), 9, "waiting").call("cudaEventSynchronize", 25, 45, correlation=92)
-    drawing.row("cuda_sync", "Event Sync", 25, 45, 9, 0, stream=9, device=0, correlation=92, wait_on_stream=9)
-    assert pairs(trace(drawing))[0] == [("waiting", "compute")]
-
-
 def test_call_order_gives_the_pair_where_there_are_no_notes(draw, trace):
     drawing = draw().launch((0, 5), (6, 50), 8, "compute").call("cudaStreamWaitEvent", 10, 1)
     drawing.launch((15, 5), (57, 10), 9, "waiting").launch((25, 5), (70, 10), 9, "next")
@@ -90,14 +81,6 @@ def test_of_several_streams_the_one_that_was_launched_to_last_is_awaited(draw, t
     drawing = draw().launch((0, 5), (6, 20), 8, "earlier").launch((8, 5), (14, 10), 10, "later")
     drawing.call("cudaStreamWaitEvent", 15, 1).launch((17, 5), (30, 10), 9, "waiting")
     assert pairs(trace(drawing))[0] == [("waiting", "later")]
-
-
-def test_a_stream_that_was_not_awaited_when_it_could_be_is_not_awaited_later(draw, trace):
-    """Stream 9 waits for 8 until 66, and later again, when nothing else was launched. What was launched last, to 10, ended at 16."""
-    drawing = draw().launch((0, 5), (6, 60), 8, "known").launch((6, 3), (11, 5), 10, "other")
-    drawing.call("cudaStreamWaitEvent", 10, 1).launch((12, 5), (68, 10), 9, "first")
-    drawing.call("cudaStreamWaitEvent", 130, 1).launch((132, 5), (138, 5), 9, "second")
-    assert pairs(trace(drawing))[0] == [("first", "known"), ("second", "known")]
 
 
 def test_waits_that_follow_one_another_have_sources_of_their_own(draw, trace):
@@ -165,29 +148,6 @@ def test_the_delay_of_a_wait_is_the_shortest_of_its_repetitions(draw, trace, loo
     assert rank_graph(found).lag[0, Dependency.STREAM_WAIT] == 3_000
     # 1 + 5 + latency 4, the kernels of 100 and 50, the wait's 3, and 5 us until the call returns; it returns, and 32 us follow
     assert loop_time(found, 1) - loop_time(found, 0.5) == 75
-
-
-def test_a_wait_without_any_awaited_work_leads_nowhere(draw, trace):
-    drawing = draw().call("cudaStreamWaitEvent", 10, 1).launch((15, 5), (30, 10), 9, "alone")
-    found, waits = pairs(trace(drawing))
-    assert found == [] and waits.unresolved == 1
-
-
-def test_a_wait_that_no_launch_follows_holds_nothing_back_and_hides_nothing(draw, trace):
-    drawing = draw().launch((0, 5), (6, 50), 8, "compute").launch((6, 2), (9, 5), 9, "other").call("cudaStreamWaitEvent", 10, 1)
-    found, waits = pairs(trace(drawing))
-    assert found == [] and waits.unresolved == 0
-
-
-def test_kineto_leaves_out_waits_of_streams_without_work(draw, trace):
-    # one wait has a note, the other has none: its stream has no work, so nothing is inferred for it
-    drawing = draw().launch((0, 5), (6, 50), 8, "awaited").call("cudaStreamWaitEvent", 10, 1, correlation=70)
-    drawing.call("cudaStreamWaitEvent", 12, 1, correlation=71)
-    drawing.row("cuda_sync", "Stream Wait Event", 12, 1, 9, 0, stream=9, device=0, correlation=71,
-                wait_on_stream=8, wait_on_cuda_event_record_corr_id=-1)  # fmt: skip
-    drawing.launch((15, 5), (58, 10), 9, "waiting")
-    found, waits = pairs(trace(drawing))
-    assert found == [("waiting", "awaited")] and waits.unresolved == 0
 
 
 def test_notes_without_a_source_name_the_waiting_stream_alone(draw, trace):

@@ -3,10 +3,8 @@
 import pytest
 
 from lumos.graph.calls import Call, classify
-from lumos.graph.launches import device_work
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Dependency, Kind
-from lumos.graph.waits.syncs import synchronisations
 from lumos.simulation import simulate
 
 US = 1000
@@ -52,15 +50,6 @@ def test_a_note_names_the_stream(draw, trace):
     assert simulate(graph, longer(graph, "other", 500)).start[after] == base
 
 
-def test_without_a_note_the_stream_is_the_one_that_ended_last_before_the_return(draw, trace):
-    drawing = draw().launch((0, 5), (6, 30), 8).launch((10, 5), (16, 60), 9).launch((17, 2), (100, 50), 10)
-    drawing.call("cudaStreamSynchronize", 20, 60)
-    found = trace(drawing)
-    work = device_work(found)
-    syncs = synchronisations(found, classify(found), work)
-    assert work.streams[syncs.target[0]] == (0, 9)
-
-
 def test_an_event_is_awaited_up_to_its_record(draw, trace):
     drawing = draw().launch((0, 5), (6, 50), 8, "before").call("cudaEventRecord", 10, 1, correlation=50)
     drawing.launch((12, 5), (57, 40), 8, "behind").call("cudaEventSynchronize", 20, 40, correlation=51)
@@ -72,16 +61,6 @@ def test_an_event_is_awaited_up_to_its_record(draw, trace):
     base = simulate(graph).start[after]
     assert simulate(graph, longer(graph, "behind", 500)).start[after] == base
     assert simulate(graph, longer(graph, "before", 500)).start[after] == base + 500 * US
-
-
-def test_an_event_that_was_recorded_before_the_recording_stands_for_work_from_before_it(draw, trace):
-    """The note names a record call with a smaller id than all recorded calls have; the kernel of 50 us ended before the call returned."""
-    drawing = draw().work("kernel", "before", 6, 50, 8, 3).work("kernel", "later", 60, 100, 8, 4)
-    drawing.call("cudaEventSynchronize", 20, 40, correlation=51).launch((65, 5), (165, 40), 8, "launched")
-    drawing.row("cuda_sync", "Event Sync", 20, 40, -1, 0, stream=-1, device=0, correlation=51,
-                wait_on_stream=8, wait_on_cuda_event_record_corr_id=0)  # fmt: skip
-    graph = rank_graph(trace(drawing))
-    assert [graph.names[graph.name[i]] for i in graph.pred[graph.pred_kind == Dependency.SYNC]] == ["before"]
 
 
 def test_a_pageable_copy_blocks_its_call(draw, trace):
@@ -107,11 +86,6 @@ def test_a_pageable_copy_blocks_its_call(draw, trace):
 def test_which_copies_block(draw, trace, name, nbytes, blocks):
     graph = rank_graph(trace(draw().copy((0, 30), (5, 20), name, nbytes)))
     assert (graph.pred_kind == Dependency.COPY).any() == blocks
-
-
-def test_staging_is_the_calls_own_work_on_an_idle_stream(draw, trace):
-    graph = rank_graph(trace(draw().copy((0, 100), (60, 30), "Memcpy HtoD (Pageable -> Device)", 1 << 20).op("after", 100, 5)))
-    assert graph.duration[0] == 60 * US
 
 
 def test_what_a_copy_waits_for_on_another_stream_is_no_staging(draw, trace):
@@ -161,19 +135,6 @@ def test_an_event_of_two_steps_before_is_awaited_in_every_step(draw, trace, loop
     assert [loop_time(found, f) for f in (1, 0.5, 0.2)] == [100, 50, 20]
 
 
-def test_without_rows_of_record_calls_a_single_wait_awaits_the_last_work_or_none(draw, trace):
-    # the kernel ends after the call has returned, so the call did not wait for it: 497 us are kept, as such a call takes 3
-    drawing = draw().launch((0, 5), (6, 994)).call("cudaEventSynchronize", 20, 500).call("cudaEventSynchronize", 530, 3)
-    graph = rank_graph(trace(drawing))
-    assert graph.unclaimed_wait_time.tolist() == [497 * US]
-    assert not (graph.pred_kind == Dependency.SYNC).any()
-
-
-def test_a_wait_that_nothing_explains_is_no_calls_usual_cost(draw, trace):
-    drawing = draw().launch((0, 5), (6, 994)).call("cudaEventSynchronize", 20, 500)
-    assert rank_graph(trace(drawing)).unclaimed_wait_time.tolist() == [500 * US]
-
-
 @pytest.mark.parametrize(("records", "known"), [(True, [0, 100, 200, 300]), (False, [0, 100, 200])])
 def test_an_event_may_stand_for_work_from_before_the_recording(draw, trace, loop_time, records, known):
     """The recording begins in step 2: the launches and the records of steps 0 and 1 are missing, but not their kernels. What the first
@@ -186,22 +147,6 @@ def test_an_event_may_stand_for_work_from_before_the_recording(draw, trace, loop
     assert (ended - ended[0]).tolist() == known
     assert graph.unclaimed_wait_time.tolist() == ([] if records else [85 * US])
     assert [loop_time(found, f) for f in (1, 0.2)] == [100, 20]
-
-
-def test_calls_that_are_alike_wait_for_one_stream(draw, trace):
-    """In every step, two calls return 5 us after the work on stream 7. That on stream 9, launched later, ends 78 us before the first
-    of these ends, which is too long before the return, but only 5 us before the second."""
-    drawing = draw()
-    for n in range(3):
-        at = 1000 * n
-        drawing.step(n, at, 990)
-        for begin, other in ((at, 20), (at + 120, 83)):
-            drawing.launch((begin, 5), (begin + 10, 100), 7, "work").call("cudaEventRecord", begin + 6, 1)
-            drawing.launch((begin + 8, 3), (begin + 12, other), 9, "other").call("cudaEventRecord", begin + 12, 1)
-            drawing.call("cudaEventSynchronize", begin + 20, 95)
-    graph = rank_graph(trace(drawing.launch((3000, 5), (3010, 100), 7, "work")))
-    source = graph.pred[graph.pred_kind == Dependency.SYNC]
-    assert [graph.names[i] for i in graph.name[source]] == ["work"] * 6
 
 
 def test_as_many_calls_as_events_wait_for_them_in_turn(draw, trace):
@@ -218,14 +163,6 @@ def test_as_many_calls_as_events_wait_for_them_in_turn(draw, trace):
     graph = rank_graph(trace(drawing))
     source = graph.pred[graph.pred_kind == Dependency.SYNC]
     assert [graph.names[i] for i in graph.name[source]] == ["first", "second", "third"] * 3
-
-
-def test_without_rows_of_record_calls_one_return_does_not_tell_what_was_awaited(draw, trace):
-    # the call returns 5 us after the first kernel, and the second goes on: that happened once, so it may be chance
-    drawing = draw().launch((0, 5), (6, 94)).launch((7, 5), (100, 500)).call("cudaEventSynchronize", 20, 85)
-    drawing.launch((106, 2), (700, 5), name="other").call("cudaEventSynchronize", 110, 3)
-    graph = rank_graph(trace(drawing))
-    assert graph.unclaimed_wait_time.tolist() == [82 * US]
 
 
 def test_of_two_streams_the_one_whose_end_let_the_call_return_is_awaited(draw, trace):

@@ -33,17 +33,6 @@ def test_nested_operators_are_cut_into_self_time(draw, trace):
     ]
 
 
-def test_a_step_mark_is_no_work(draw, trace):
-    graph = rank_graph(trace(draw().op("ProfilerStep#1", 0, 100).op("a", 10, 10).op("b", 50, 10)))
-    assert names(graph) == ["a", "(between operators)", "b"]
-    assert [(s.name, s.start // US % 1000, s.end // US % 1000) for s in graph.steps] == [("ProfilerStep#1", 0, 100)]
-
-
-def test_operators_that_overlap_without_nesting_share_no_time(draw, trace):
-    graph = rank_graph(trace(draw().op("a", 0, 10).op("b", 5, 10)))  # b outlasts a
-    assert list(zip(names(graph), (graph.duration // US).tolist(), strict=True)) == [("a", 5), ("b", 10)]
-
-
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(0, 30), st.booleans()), max_size=20))
 def test_slices_of_a_thread_follow_one_another(events):
     rows = sorted((lane, start, -(start + length), keep) for lane, start, length, keep in events)
@@ -99,11 +88,6 @@ def test_a_node_of_the_backward_pass_may_come_from_a_thread_that_stays_busy(draw
     assert ("AddmmBackward0", "(between operators)") in edges
 
 
-def test_short_gaps_stay_python(draw, trace):
-    graph = rank_graph(trace(draw().op("a", 0, 10).op("b", 25, 10).op("c", 12, 5, tid=200)))
-    assert not (graph.pred_kind == Dependency.HAND_OFF)[graph.pred_offset[names(graph).index("b")] :].any()
-
-
 def test_a_thread_that_only_polls_waits_for_no_one(draw, job):
     drawing = draw().op("a", 0, 100).op("b", 400, 100)
     for at in (10, 160, 310):
@@ -150,13 +134,3 @@ def test_what_lasts_as_long_whenever_the_device_ends_is_no_wait(draw, trace, wai
         drawing.op(f"ProfilerStep#{step}", at, 105 + work).launch((at, 5), (at + 5, kernel)).op("aten::mul", at + 5, work)
         at += 200 + work
     assert rank_graph(trace(drawing.op("after", at, 5))).unclaimed_wait_time.tolist() == ([50 * US, 90 * US] * 2 if waits else [])
-
-
-def test_an_operator_is_held_against_the_same_one_of_other_steps(draw, trace):
-    """Of two operators of one name the first takes 100 us, which the device works for 50 or 500 of them, and the second 7."""
-    drawing, at = draw(), 0
-    for step in range(4):
-        drawing.op(f"ProfilerStep#{step}", at, 122).launch((at, 5), (at + 5, 500 if step % 2 else 50)).op("aten::mul", at + 5, 100)
-        drawing.launch((at + 105, 5), (at + 506, 1)).op("aten::mul", at + 110, 7).launch((at + 117, 5), (at + 508, 1))
-        at += 700
-    assert not len(rank_graph(trace(drawing)).unclaimed_wait_task)

@@ -41,8 +41,3 @@ def test_a_thread_that_is_handed_its_work_at_the_same_places_is_not_on_its_own(d
     begins = [1000 * step + at + late * step for step in range(3) for at in (495, 895)]
     graph = build(job(looped(draw, begins)))
     assert [p.timer for p in graph.processors] == [False, False]
-
-
-def test_a_thread_that_runs_the_backward_pass_is_not_on_its_own(draw, job):
-    drawing = looped(draw, [320 + 270 * i for i in range(10)]).op("AddBackward0", 2990, 5, tid=200)
-    assert [p.timer for p in build(job(drawing)).processors] == [False, False]

@@ -59,18 +59,6 @@ def test_one_long_call_that_ends_with_the_device_waits(draw, trace):
     assert waiting(trace(drawing)) == 1
 
 
-def test_a_call_that_returns_before_the_work_has_ended_waits_at_no_repetition(draw, trace):
-    drawing = steps(draw, "hipFree", range(4))
-    second = [row for row in drawing.rows if row["name"] == "hipFree"][1]
-    second["dur"] = 300
-    assert waiting(trace(drawing)) == 0
-
-
-def test_calls_of_the_stream_and_of_other_kinds_never_wait(draw, trace):
-    assert waiting(trace(steps(draw, "cudaFreeAsync", range(4)))) == 0
-    assert waiting(trace(steps(draw, "cudaMallocAsync", range(4)))) == 0
-
-
 def polling(draw, *, apart, between=0):
     """Steps of 400 us: a kernel of 200 us, and an event that is polled every `apart` us from 10 us on, with so much work in between."""
     drawing = draw()

@@ -6,8 +6,6 @@ from lumos.analyze.replay import replay
 from lumos.analyze.trust import trust
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Kind
-from lumos.simulation import simulate
-from lumos.simulation.durations import scale
 from lumos.vocabulary import Grade
 
 US = 1000
@@ -39,20 +37,6 @@ def test_the_time_in_which_other_work_ran_is_not_held_up(draw, trace):
         drawing.launch((-100 + i, 1), (4000 + 10 * i, 10), 8, "other")
     found = trust(rank_graph(trace(drawing)))
     assert found.unknown == pytest.approx((5000 + 99 - 600 + 20) / 5700)
-
-
-def test_only_the_first_work_is_held_up(draw, trace):
-    graph = rank_graph(trace(busy_before(draw)))
-    kernels = graph.kind == Kind.KERNEL
-    assert int(kernels[graph.release_task].sum()) == 1
-    assert simulate(scale(graph, kernels, 2)).end.max() == 6200 * US
-
-
-def test_a_stream_that_is_first_used_later_is_not_held_up(draw, trace):
-    # stream 9 starts 500 us after its launch, for no reason that the recording shows
-    drawing = draw().launch((0, 5), (7, 20), 7).launch((10, 5), (515, 10), 9).launch((30, 5), (37, 5), 7)
-    graph = rank_graph(trace(drawing))
-    assert not (graph.kind == Kind.KERNEL)[graph.release_task].any()
 
 
 def test_every_stream_in_use_at_the_begin_is_held_up_but_none_that_waits_for_another(draw, trace):

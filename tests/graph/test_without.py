@@ -53,14 +53,3 @@ def test_what_waited_for_work_that_goes_waits_for_the_work_before_it(draw, trace
     first = [graph.names[i] == "first" for i in graph.name]
     for run in (simulate(left), sweep(freeze(left)), sweep(freeze(left), 2 * graph.duration)):
         assert run.start[gone] == run.end[gone] == run.end[first]
-
-
-def test_an_event_before_work_that_goes_holds_up_the_next_work_of_its_stream(draw, trace):
-    """A kernel of 80 µs on another stream, for which the stream of two short ones waits. Without the first of them, the second waits."""
-    drawing = draw().launch((0, 5), (6, 80), 9, "awaited").call("cudaStreamWaitEvent", 10, 1, correlation=71)
-    drawing.row("cuda_sync", "Stream Wait Event", 10, 1, 9, 0, stream=7, device=0, correlation=71,
-                wait_on_stream=9, wait_on_cuda_event_record_corr_id=-1)  # fmt: skip
-    graph = rank_graph(trace(drawing.launch((12, 5), (86, 5), 7, "first").launch((20, 5), (93, 5), 7, "second")))
-    at = {name: [graph.names[i] for i in graph.name].index(name) for name in ("awaited", "first", "second")}
-    run = simulate(replace(graph, left_out=np.arange(len(graph)) == at["first"]))
-    assert run.start[at["second"]] >= run.end[at["awaited"]]

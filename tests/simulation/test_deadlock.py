@@ -5,11 +5,9 @@ from dataclasses import replace
 import pytest
 from tests.drawn_graph import drawn_collectives, drawn_graph
 
-from lumos._engine import Cycle
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind, Processor
-from lumos.simulation import freeze, simulate
-from lumos.simulation.deadlock import no_schedule
+from lumos.simulation import simulate
 
 #: kind, kernel, bytes
 KINDS = {
@@ -56,27 +54,6 @@ def test_the_event_loop_names_everything_once():
         "  ranks 0, 2 reach the same collectives in different orders",
         "  drop a dependency kind of the cycle (--ignore) to see which rule is wrong",
     ]
-
-
-def test_freezing_says_the_same():
-    with pytest.raises(GraphError) as error:
-        freeze(job("RG", "RG", "GR"))
-    text = str(error.value)
-    assert "sequence 7" in text and "sequence 8" in text and "group tp [0, 1, 2]" in text and "reach the same collectives" in text
-
-
-def test_long_cycles_are_cut():
-    """Twelve tasks of one stream: ten are named, the rest counted, and the last line still names the first task."""
-    graph = job("RG", "RG")
-    error = no_schedule(graph, Cycle(list(range(12)), [Dependency.STREAM_ORDER] * 12, []))
-    lines = str(error).splitlines()
-    assert lines[0] == "the graph has no schedule: 12 tasks wait for each other"
-    assert lines[11:13] == ["  … and 2 more, the last of which", "  waits (stream-order) for task 0, the first"]
-
-
-def test_agreeing_ranks_run():
-    """Two operators and two launches of 1 ns on each thread, then the last collective."""
-    assert simulate(job("RG", "RG", "RG")).end.max() == 5
 
 
 def test_what_was_ignored_is_named_as_the_likely_cause():

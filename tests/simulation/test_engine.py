@@ -100,11 +100,6 @@ def test_an_ignored_kind_is_switched_off(kind: Dependency, expected: list[tuple[
     assert swept(graph) == expected
 
 
-def test_without_thread_order_the_calls_of_a_thread_start_together() -> None:
-    graph = draw([(THREAD, K.HOST, 10, ()), (THREAD, K.HOST, 5, ())], ignored=frozenset({D.THREAD_ORDER}))
-    assert times(graph) == swept(graph) == [(0, 10), (0, 5)]
-
-
 def test_streams_run_work_in_the_order_of_launching_not_of_ids() -> None:
     # Thread 2 launches task 3 at 5, thread 1 launches task 1 at 20: live, task 3 goes first. Frozen, the lower id does.
     graph = draw(
@@ -169,22 +164,6 @@ def test_a_full_queue_blocks_the_next_launch() -> None:
     expected = [(0, 1), (1, 51), (53, 54), (54, 104), (106, 107), (107, 157)]
     assert times(graph) == expected
     assert swept(graph) == expected
-
-
-def test_a_launch_of_many_kernels_holds_its_place_until_the_last_ends() -> None:
-    graph = draw(
-        [
-            (THREAD, K.LAUNCH, 1, ()),
-            (S7, K.KERNEL, 10, [(0, D.LAUNCH)]),
-            (S7, K.KERNEL, 10, [(0, D.LAUNCH)]),
-            (S8, K.KERNEL, 15, [(0, D.LAUNCH)]),
-            (THREAD, K.LAUNCH, 1, ()),
-            (S8, K.KERNEL, 1, [(4, D.LAUNCH)]),
-        ],
-        queue_depth=np.array([1], np.int32),
-    )
-    assert times(graph)[4] == (21, 22)  # kernels of the first: 1..11, 11..21 and 1..16
-    assert swept(graph) == times(graph)
 
 
 def test_a_kernel_that_fills_the_device_holds_back_other_streams_until_its_last_wave() -> None:
@@ -268,12 +247,6 @@ def test_a_queue_that_can_never_drain_is_reported() -> None:
     for solve in (simulate, freeze):
         with pytest.raises(GraphError, match="queue-depth"):
             solve(graph)
-
-
-def test_an_empty_graph_has_an_empty_timeline() -> None:
-    graph = draw([])
-    assert times(graph) == swept(graph) == []
-    assert sweep_many(freeze(graph), np.empty((2, 0), np.int64)).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(

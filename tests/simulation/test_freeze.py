@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from tests.drawn_graph import drawn_graph
 
-from lumos import _engine
 from lumos.graph.table import Dependency, Graph, Kind, Processor
 from lumos.simulation import freeze
 
@@ -48,20 +47,8 @@ def test_a_sweep_refuses_columns_that_do_not_fit(graph, short):
         freeze(graph).edges.sweep(**columns)
 
 
-def test_what_is_filled_is_never_a_converted_copy(graph):
-    with pytest.raises(TypeError, match="incompatible function arguments"):
-        freeze(graph).edges.sweep(graph.duration, np.zeros(3, np.int32), np.zeros(3, np.int64))
-
-
 def test_batches_refuse_room_that_does_not_fit(graph):
     edges, rows = freeze(graph).edges, np.zeros((2, 3), np.int64)
     for makespan, ends in ((np.zeros(1, np.int64), rows), (np.zeros(2, np.int64), rows[:1]), (np.zeros(2, np.int64), rows[:, :2].copy())):
         with pytest.raises(ValueError, match="differ in length"):
             edges.sweep_many(rows, makespan, ends)
-
-
-def test_a_cycle_has_named_parts():
-    cycle = _engine.Cycle(tasks=[3, 4], kinds=[0, 9], missing=[5])
-    assert (cycle.tasks, cycle.kinds, cycle.missing) == ([3, 4], [0, 9], [5])
-    assert cycle
-    assert not _engine.Cycle([], [], [])

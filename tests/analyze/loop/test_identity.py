@@ -1,14 +1,11 @@
 """The base of an answer, held against the measured step, on jobs drawn by hand (µs)."""
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 
 from lumos.analyze.loop.noise import identity
 from lumos.analyze.loop.steady import steady
 from lumos.analyze.loop.steps import members, step_times
-from lumos.graph.table import Dependency, Kind, OneOff, Processor, Step
+from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.simulation.timeline import measured
 from lumos.vocabulary import Grade
 
@@ -50,11 +47,3 @@ def test_the_loop_of_a_single_step_is_held_against_nothing(draw_graph):
     assert found(graph) == (0.0, ())
     off, (evidence,) = found(graph, repeat=True)
     assert (off, evidence.code, evidence.grade) == (0.0, "no-period", Grade.LIMITED)
-
-
-def test_what_happens_once_is_in_the_measured_latency_and_not_in_the_base(draw_graph):
-    """Of 100 in one step, 60 load code: the replay holds them, the base does not."""
-    marks = [Step(0, "ProfilerStep#0", 0, 100 * US)]
-    graph = draw_graph([Processor(0, False, "thread 1")], [(0, Kind.LAUNCH, "launch", 0, 100)], [], marks)
-    graph = replace(graph, one_off=OneOff(np.array([0], np.int32), np.array([0.6]), np.ones(1, np.int8)))
-    assert found(graph) == (0.0, ())

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.analyze.loop.test_bounds import US, graph_of
+from tests.analyze.loop.test_bounds import graph_of
 
 from lumos.analyze.loop.bounds import device_reaction
 from lumos.analyze.loop.steady import altered, steady
@@ -62,14 +62,3 @@ def test_a_call_that_synchronises_waits_also_where_all_of_them_take_long():
 )
 def test_threads_and_devices_that_set_the_pace_need_no_word(tasks, edges):
     assert found(tasks, edges) == ()
-
-
-def test_a_device_that_becomes_slower_or_stays_as_it_is_needs_no_word():
-    assert found(job((Kind.RUNTIME, "call", 60)), factor=2) == found(job((Kind.RUNTIME, "call", 60)), faster="call") == ()
-
-
-def test_what_is_held_back_begins_when_it_did():
-    """K2 begins at 60 at the earliest, whatever the device takes before: only the 14 that are left of the step count."""
-    released = {"release_task": np.array([6], np.int32), "release_time": np.array([60 * US])}
-    (evidence,) = found(job((Kind.RUNTIME, "call", 60), [(2, Kind.KERNEL, "K2", 10)]), **released)
-    assert "for 14.00 µs of a step of 74.00 µs" in evidence.message

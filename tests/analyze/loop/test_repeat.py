@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-from tests.drawn_graph import drawn_collectives
 
 from lumos.analyze.loop.repeat import repeated
 from lumos.analyze.loop.steps import members
@@ -37,12 +36,6 @@ def test_a_dependency_on_the_step_before_is_one_on_the_copy_before(draw_loop):
     assert [predecessors(graph, task) for task in (0, 2, 4)] == [[], [(1, D.HAND_OFF)], [(3, D.HAND_OFF)]]
 
 
-def test_a_dependency_on_an_earlier_step_reaches_as_many_copies_back(draw_loop):
-    tasks = [(0, Kind.OPERATOR, "a", 1), (1, Kind.OPERATOR, "b", 1)]
-    graph = repeated(draw_loop([THREAD, OTHER], tasks, across=[(1, 0, D.HAND_OFF, 2)]), [2], 4).graph
-    assert [predecessors(graph, task) for task in (0, 2, 4, 6)] == [[], [], [(1, D.HAND_OFF)], [(3, D.HAND_OFF)]]
-
-
 def test_corresponding_tasks_are_as_far_from_the_end_of_their_steps(draw_graph):
     """The recording begins within step 0, which has one "a" less than step 1; c of step 1 waits for the last "a" of step 0."""
     names = ["a", "c", "a", "a", "c"]
@@ -71,22 +64,6 @@ def test_steps_of_other_kinds_follow_one_another_in_every_pass(draw_graph):
     assert predecessors(loop.graph, 3) == [(1, D.HAND_OFF)]
 
 
-def test_a_dependency_on_a_kind_of_step_that_no_pass_has_is_left_out_and_counted(draw_graph):
-    loop = repeated(alternating(draw_graph, 1), [1], 2)
-    assert (loop.crossing, loop.dropped) == (1, 1)
-    assert predecessors(loop.graph, 1) == []
-
-
-def test_waits_shared_processors_and_the_queue_go_on(draw_loop):
-    tasks = [(0, Kind.LAUNCH, "launch", 1), (0, Kind.RETURN, "sync", 0), (1, Kind.KERNEL, "k", 8)]
-    owners = draw_loop([THREAD, STREAM], tasks, [(0, 2, D.LAUNCH)], waits=[(1, 1)], shared=[(2, 0.5)], depth=7)
-    graph = repeated(owners, [0], 2).graph
-    assert (graph.waits.task.tolist(), graph.waits.target.tolist()) == ([1, 4], [1, 1])
-    assert (graph.occupancy.task.tolist(), graph.occupancy.share.tolist()) == ([2, 5], [0.5, 0.5])
-    assert graph.occupancy.hold.tolist() == [8 * US] * 2
-    assert graph.queue_depth.tolist() == [7]
-
-
 TWO = [THREAD, Processor(1, False, "thread 1")]
 MEET = [(0, Kind.COLLECTIVE, "all_reduce", 5), (1, Kind.COLLECTIVE, "all_reduce", 5)]
 
@@ -111,22 +88,6 @@ def test_ranks_that_meet_in_different_steps_do_so_in_the_copies(draw_loop):
     for step in (0, 1, 2):
         loop = repeated(replace(owners, graph=graph), [step], 3)
         assert [sorted(found) for found in meetings(loop.graph) if len(found) > 1] == [[1, 2], [3, 4]]
-
-
-def test_collectives_keep_their_facts(draw_loop):
-    owners = draw_loop(TWO, MEET, meets=[(0, 1)])
-    facts = drawn_collectives([(task, "all-reduce", 100 + task, 0, task, -1) for task in range(6)], ["world"])
-    found = repeated(replace(owners, graph=replace(owners.graph, collectives=facts)), [1], 2).graph.collectives
-    assert found.task.tolist() == [0, 1, 2, 3]
-    assert found.nbytes.tolist() == [102, 103, 102, 103]
-
-
-def test_other_durations_are_those_of_all_copies(draw_loop):
-    owners = draw_loop([THREAD], [(0, Kind.OPERATOR, "a", 3), (0, Kind.OPERATOR, "b", 4)])
-    loop = repeated(owners, [1], 2)
-    changed = loop.altered(replace(owners.graph, duration=owners.graph.duration * 2))
-    assert changed.graph.duration.tolist() == [6 * US, 8 * US] * 2
-    assert changed.owners.graph is changed.graph
 
 
 def test_ranks_that_share_no_step_are_repeated_all_the_same(draw_graph):

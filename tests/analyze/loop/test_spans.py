@@ -48,13 +48,6 @@ def test_a_span_lasts_to_the_next_mark(loop):
     assert members(graph).step.tolist() == [0, 0, 1, 1, 0, 1, 0, -1]
 
 
-def test_a_span_without_a_next_number_ends_with_its_mark(loop):
-    graph = loop((2, Kind.OPERATOR, "C", 90, 95), others=[Processor(0, False, "thread 2", lane=2)])
-    first, second = graph.steps
-    graph = replace(graph, steps=(first, replace(second, name="ProfilerStep#2")))
-    assert members(graph).step.tolist() == [0, 0, 1, 1, 0, 1, -1]
-
-
 def test_device_work_belongs_to_the_step_of_its_launch_whenever_it_runs(loop):
     late = loop()
     start, end = late.measured_start.copy(), late.measured_end.copy()
@@ -79,17 +72,6 @@ def test_work_of_another_thread_belongs_to_the_step_that_handed_it_over(loop):
     assert members(alone).step[6:].tolist() == [0, 1, 1, 1]  # without a known hand-off, by the clock
 
 
-def test_each_hand_off_begins_a_run_of_its_own(loop):
-    """The same thread works for both steps: B of step 1 hands over what starts at 115."""
-    graph = loop(
-        (2, Kind.OPERATOR, "A backward", 20, 40),
-        (2, Kind.OPERATOR, "B backward", 115, 125),
-        others=[Processor(0, False, "thread 2", lane=2)],
-        edges=[(0, 6, Dependency.HAND_OFF), (2, 7, Dependency.HAND_OFF)],
-    )
-    assert members(graph).step[6:].tolist() == [0, 1]
-
-
 def test_a_chain_of_hand_offs_leads_to_the_marked_thread(loop):
     """Thread 2 has its work of A, and hands some on to thread 3, both in the time of step 1: it is all of step 0."""
     graph = loop(
@@ -99,11 +81,6 @@ def test_a_chain_of_hand_offs_leads_to_the_marked_thread(loop):
         edges=[(0, 6, Dependency.HAND_OFF), (6, 7, Dependency.HAND_OFF)],
     )
     assert members(graph).step[6:].tolist() == [0, 0]
-
-
-def test_a_pause_belongs_to_the_step_of_the_work_that_follows(two_steps):
-    """The pause from 80 to 105 begins in the time of step 0 and leads to C of step 1; the one from 14 to 70 leads to B of step 0."""
-    assert members(two_steps).step[[3, 5]].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("name", ["pt_data_worker 5", "pt_data_pin", "thread 9"])
@@ -132,11 +109,6 @@ def test_a_data_loading_thread_stays_beside_the_loop_though_it_copies_to_the_dev
     assert completions(beside) == [30, 130]
     inside = loop(*rows, others=[Processor(0, False, "thread 2", lane=2), stream], edges=edges)
     assert completions(inside) == [99, 130]
-
-
-def test_tasks_outside_every_mark_belong_to_no_step(two_steps):
-    owners = members(replace(two_steps, steps=two_steps.steps[1:]))
-    assert (owners.step[[0, 1, 8, 10]] == -1).all() and (owners.step[[6, 7, 9]] == 0).all()
 
 
 def recorded(tmp_path, kernels=(20, 20, 20), cut=None):
@@ -183,11 +155,6 @@ def test_a_whole_last_step_with_less_to_do_is_kept(tmp_path):
     assert completions(recorded(tmp_path, (20, 20, 15))) == [710, 1710, 2710]
 
 
-def test_a_last_step_without_some_of_its_work_at_the_end_but_as_much_as_another_is_kept(tmp_path):
-    """Step 1 does 15 forwards; the last does 20 and then lacks its optimizer step: no less than step 1."""
-    assert len(completions(recorded(tmp_path, (20, 15, 20), cut=2690))) == 3
-
-
 def test_a_last_mark_that_leaves_out_what_the_others_do_after_theirs_is_no_step(loop):
     """Every step loads the next batch after its mark, on the same thread; the recording ends with the last mark, so that step lacks it."""
     graph = loop((0, Kind.OPERATOR, "load", 85, 95))
@@ -202,25 +169,3 @@ def test_the_profilers_stop_within_the_last_mark_is_no_work_of_the_step(loop):
     stop = [(0, Kind.SYNC, "sync", 112, 115), (0, Kind.RETURN, "sync", 175, 175)]
     assert completions(loop(*stop)) == [30, 130]
     assert completions(loop((0, Kind.SYNC, "sync", 13, 14), (0, Kind.RETURN, "sync", 60, 60), *stop)) == [60, 175]
-
-
-def test_a_wait_for_another_thread_is_no_part_of_the_profilers_stop(loop):
-    """The last step ends when thread 2 has done its part, at 120; the stop begins behind it."""
-    more = [
-        (2, Kind.OPERATOR, "backward", 112, 120),
-        (0, Kind.RETURN, "(between operators)", 120, 120),
-        (0, Kind.SYNC, "sync", 122, 125),
-        (0, Kind.RETURN, "sync", 175, 175),
-    ]
-    graph = loop(*more, others=[Processor(0, False, "thread 2", lane=2)], edges=[(6, 7, Dependency.HAND_OFF)])
-    assert members(graph).step.tolist() == [0, 0, 1, 1, 0, 1, 1, 1, -1, -1]
-
-
-def test_a_wait_with_which_another_mark_ends_is_the_loops_whatever_follows_that_mark(loop):
-    """Both marks end with a call that waits, until 60 and 160; after the first, the thread goes on for half a microsecond. What comes
-    behind such a call in the last mark alone is the stop."""
-    wait = [(0, Kind.SYNC, "sync", 13, 14), (0, Kind.RETURN, "sync", 60, 60), (0, Kind.OPERATOR, "load", 85, 85.5)]
-    last = [(0, Kind.SYNC, "sync", 113, 114), (0, Kind.RETURN, "sync", 160, 160)]
-    assert completions(loop(*wait, *last))[1] == 160
-    stop = [(0, Kind.SYNC, "stop", 161, 162), (0, Kind.RETURN, "stop", 175, 175)]
-    assert completions(loop(*wait, *last, *stop))[1] == 160

@@ -59,28 +59,6 @@ def test_a_full_queue_can_set_the_pace(draw_loop):
     assert found(draw_loop([THREAD, STREAM], tasks, launched, waits=[(5, 1)])) == (54, True)
 
 
-def test_a_wait_for_the_device_holds_every_copy(draw_loop):
-    tasks = [(0, Kind.LAUNCH, "launch", 10), (0, Kind.SYNC, "sync", 0), (0, Kind.RETURN, "sync", 0), (1, Kind.KERNEL, "k", 30)]
-    assert found(draw_loop([THREAD, STREAM], tasks, [(0, 3, D.LAUNCH)], waits=[(2, 1)])) == (40, True)
-    assert found(draw_loop([THREAD, STREAM], tasks, [(0, 3, D.LAUNCH)])) == (30, True)
-
-
-def test_kernels_that_each_need_the_whole_device_follow_one_another(draw_loop):
-    tasks = [(0, Kind.LAUNCH, "launch", 1)] * 2 + [(1, Kind.KERNEL, "k", 10), (2, Kind.KERNEL, "k", 10)]
-    launched = [(0, 2, D.LAUNCH), (1, 3, D.LAUNCH)]
-    assert found(draw_loop([THREAD, STREAM, SECOND], tasks, launched)) == (10, True)
-    assert found(draw_loop([THREAD, STREAM, SECOND], tasks, launched, shared=[(2, 1), (3, 1)])) == (20, True)
-
-
-def test_the_slowest_rank_sets_the_pace_of_those_that_it_meets(draw_loop):
-    """Rank 0 works 10 and rank 1 works 25 before they exchange for 5."""
-    processors = [THREAD, Processor(1, False, "thread 1")]
-    tasks = [(0, Kind.OPERATOR, "work", 10), (1, Kind.OPERATOR, "work", 25)]
-    tasks += [(0, Kind.COLLECTIVE, "all_reduce", 5), (1, Kind.COLLECTIVE, "all_reduce", 5)]
-    loop = steady(draw_loop(processors, tasks, meets=[(2, 3)]))
-    assert [loop.step_time_ns / US, loop.of_rank(0) / US, loop.of_rank(1) / US] == [30, 30, 30]
-
-
 @given(st.lists(st.tuples(st.integers(1, 90), st.integers(0, 90)), min_size=2, max_size=5), st.integers(1, 20))
 def test_ranks_that_all_wait_for_one_take_what_that_one_takes(draw_loop, work, transfer):
     """Each rank works before and after it meets all others; they leave together, so the one with most work sets the pace of all."""
@@ -90,17 +68,6 @@ def test_ranks_that_all_wait_for_one_take_what_that_one_takes(draw_loop, work, t
     tasks += [(r, Kind.OPERATOR, "after", after) for r, (_, after) in enumerate(work)]
     loop = steady(draw_loop(processors, tasks, meets=[range(len(work), 2 * len(work))]))
     assert loop.step_time_ns / US == max(map(sum, work)) + transfer
-
-
-def test_a_collective_of_the_step_before_can_be_met(draw_loop):
-    """Rank 1 meets in a step what rank 0 did in the step before; rank 0 works 10 and rank 1 works 25, both exchange for 5."""
-    processors = [THREAD, Processor(1, False, "thread 1")]
-    tasks = [(0, Kind.OPERATOR, "work", 10), (1, Kind.OPERATOR, "work", 25)]
-    tasks += [(0, Kind.COLLECTIVE, "all_reduce", 5), (1, Kind.COLLECTIVE, "all_reduce", 5)]
-    owners = draw_loop(processors, tasks)
-    graph = replace(owners.graph, rendezvous_offset=np.array([0, 2, 4]), rendezvous_task=np.array([2, 7, 6, 11], np.int32))
-    # The last copy of rank 0 meets nobody, so it tells nothing.
-    assert found(replace(owners, graph=graph)) == (30, True)
 
 
 def circle(draw_loop, threads):

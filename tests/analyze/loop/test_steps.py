@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.analyze.loop.steps import assigned, job_lengths, members, step_names, step_times
+from lumos.analyze.loop.steps import members, step_times
 from lumos.analyze.loop.window import cycle_of, lacks_work_ahead
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Kind, OneOff, Processor, Step
@@ -22,17 +22,6 @@ def times_of(graph):
 def figures(times):
     """(name, basis, time µs, latency µs) of each of the job's steps."""
     return [(t.name, t.basis.value, t.length_ns / US, t.latency_ns / US) for t in times.job]
-
-
-def test_a_step_owns_what_its_span_issues(two_steps):
-    owners = members(two_steps)
-    assert [s.name for s in owners.steps] == ["ProfilerStep#0", "ProfilerStep#1"]
-    assert owners.tasks(0).tolist() == [0, 1, 2, 3, 4, 8, 10]
-    assert owners.tasks(1).tolist() == [5, 6, 7, 9]  # with the pause that leads to C
-
-
-def test_a_pause_neither_begins_nor_completes_a_step(two_steps):
-    assert figures(times_of(two_steps)) == [("ProfilerStep#0", "latency", 80, 80), ("ProfilerStep#1", "period", 70, 45)]
 
 
 def test_a_cpu_that_runs_ahead_does_not_lengthen_the_step(cpu_ahead):
@@ -97,27 +86,6 @@ def test_the_step_of_the_job_is_complete_when_it_is_on_every_rank(cpu_ahead):
     assert times.rank_steps_counted().tolist() == [False, True, True] * 2
 
 
-def test_the_steps_of_the_job_are_those_that_all_ranks_recorded(cpu_ahead):
-    """Rank 0 recorded steps 0 to 3, rank 1 only steps 1 to 3. Step 1 is then the job's first, which has no period on either rank."""
-    graph = cpu_ahead((30, 30, 30, 30), (30, 30, 30, 30))
-    graph = replace(graph, steps=tuple(s for s in graph.steps if (s.rank, s.name) != (1, "ProfilerStep#0")))
-    times = times_of(graph)
-    assert step_names(graph) == ("ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#3")
-    assert [t.basis for t in times.job] == ["latency", "period", "period"]
-    assert [(t.name[-1], t.basis) for t in times.ranks if t.name.endswith("1")] == [("1", "latency"), ("1", "latency")]
-    assert times.rank_steps_counted().tolist() == [False, False, True, True, False, True, True]
-
-
-def test_steps_whose_numbers_do_not_adjoin_have_no_period(cpu_ahead):
-    graph = cpu_ahead((30, 30, 30))
-    renamed = [replace(step, name=f"ProfilerStep#{number}") for step, number in zip(graph.steps, (3, 5, 6), strict=True)]
-    assert [(t.name[-1], t.basis) for t in times_of(replace(graph, steps=tuple(renamed))).job] == [
-        ("3", "latency"),
-        ("5", "latency"),
-        ("6", "period"),
-    ]
-
-
 def test_without_any_period_the_latency_is_the_time_of_the_step(cpu_ahead):
     times = times_of(cpu_ahead((30,)))
     assert times.headline == (40 * US, 40 * US, Basis.LATENCY, 40 * US, 1)
@@ -173,16 +141,6 @@ def test_of_steps_that_come_round_in_a_cycle_only_whole_cycles_count(periods, ki
     assert (len(periods) % cycle if cycle else 0) == left_out
 
 
-def test_a_step_that_loads_code_may_show_when_the_only_other_one_begins(cpu_ahead):
-    times = times_of(with_one_off(cpu_ahead((30, 30)), 0))
-    assert counted(times) == ["1"]
-    assert times.basis is Basis.PERIOD
-
-
-def test_where_every_step_loads_code_none_is_left_out(cpu_ahead):
-    assert counted(times_of(with_one_off(cpu_ahead((30, 30, 30)), 0, 1, 2))) == ["1", "2"]
-
-
 def test_steps_that_differ_by_design_are_listed_as_kinds(draw_graph):
     """Two steps accumulate, the third updates as well; of the five steps with a period, the last three are a whole cycle."""
     names = [["forward"], ["forward"], ["forward", "update"], ["forward"], ["forward"], ["forward", "update"]]
@@ -200,30 +158,6 @@ def test_a_job_without_work_in_its_steps_has_no_time(two_steps):
         _ = times_of(replace(two_steps, steps=(Step(0, "ProfilerStep#9", -9 * US, 0),))).headline
 
 
-def test_the_same_steps_count_in_every_timeline(cpu_ahead, shifted):
-    graph = with_one_off(cpu_ahead((30, 90, 30, 30)), 1)
-    replayed = step_times(shifted(graph, {3: (0, -60), 5: (-60, -60), 7: (-60, -60)}), members(graph))
-    assert [t.length_ns // US for t in replayed.job] == [40, 30, 30, 30]
-    assert counted(replayed) == ["3"]
-
-
-def test_the_lengths_alone_are_those_of_the_steps(cpu_ahead, two_steps, shifted):
-    """40 by its latency, then periods: in the shifted timeline the second step takes 60 less."""
-    graph = cpu_ahead((30, 90, 30, 30))
-    assert (job_lengths(measured(graph), members(graph)) // US).tolist() == [40, 90, 30, 30]
-    later = shifted(graph, {3: (0, -60), 5: (-60, -60), 7: (-60, -60)})
-    assert (job_lengths(later, members(graph)) // US).tolist() == [40, 30, 30, 30]
-    assert (job_lengths(measured(two_steps), members(two_steps)) // US).tolist() == [80, 70]
-
-
-def test_the_same_steps_count_in_another_graph_of_the_job(cpu_ahead):
-    graph = cpu_ahead((30, 30, 30))
-    owners = members(with_one_off(graph, 2))
-    given = assigned(graph, owners.steps, owners.step, owners)
-    assert [step.counts for step in given.job] == [False, True, False]
-    assert counted(step_times(measured(graph), given)) == ["1"]
-
-
 def test_work_launched_before_the_window_belongs_to_no_step(draw_graph):
     thread, stream = Processor(3, False, "thread 1"), Processor(3, True, "stream 7", 0, 7)
     tasks = [
@@ -239,36 +173,11 @@ def test_work_launched_before_the_window_belongs_to_no_step(draw_graph):
     assert owners.tasks(0).tolist() == [0, 1, 3, 4]
 
 
-def test_a_rank_that_shows_no_launch_has_no_prefix(draw_graph):
-    stream = Processor(0, True, "stream 7", 0, 7)
-    graph = draw_graph(
-        [stream], [(0, Kind.KERNEL, "k", 0, 5), (0, Kind.KERNEL, "l", 6, 9)], steps=(Step(0, "s", 0, 9000),), release=[(0, 0)]
-    )
-    assert members(graph).tasks(0).tolist() == [0, 1]
-
-
-def test_a_step_without_work_is_left_out(two_steps):
-    graph = replace(two_steps, steps=(Step(0, "before", -50 * US, 0), *two_steps.steps))
-    owners = members(graph)
-    assert [s.name for s in owners.steps] == ["ProfilerStep#0", "ProfilerStep#1"]
-    assert owners.tasks(0).tolist() == members(two_steps).tasks(0).tolist()
-
-
 def test_an_assembled_graph_is_one_step_a_rank(two_steps):
     graph = replace(two_steps, measured_start=None, measured_end=None, steps=())
     timeline = Timeline(graph, two_steps.measured_start, two_steps.measured_end, "replayed")
     times = step_times(timeline, members(graph))
     assert figures(times) == [("step", "latency", 150, 150)]
-
-
-def test_marks_of_ranks_do_not_mix(draw_graph):
-    threads = [Processor(rank, False, "thread 1") for rank in (2, 5)]
-    tasks = [(0, Kind.OPERATOR, "a", 0, 1), (0, Kind.OPERATOR, "b", 10, 11), (1, Kind.OPERATOR, "a", 5, 6), (1, Kind.OPERATOR, "b", 15, 16)]
-    marks = (Step(2, "s", 0, 10 * US), Step(2, "t", 10 * US, 20 * US), Step(5, "s", 5 * US, 15 * US), Step(5, "t", 15 * US, 25 * US))
-    owners = members(draw_graph(threads, tasks, steps=marks))
-    assert owners.step.tolist() == [0, 1, 2, 3]
-    assert owners.step_rank().tolist() == [0, 0, 1, 1]
-    assert np.array_equal(owners.rank, [0, 0, 1, 1])
 
 
 def test_the_end_of_a_recording_cuts_what_a_thread_prepares():

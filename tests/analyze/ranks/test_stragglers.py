@@ -51,14 +51,6 @@ def test_one_slow_rank_of_three(found):
     assert by_class == [("forward-compute", 3 * MS), ("grads-reduce-scatter", 0)]
 
 
-def test_two_slow_ranks_hide_each_others_cost(found):
-    """Forwards of 10, 10, 10, 13 and 14: fixing rank 4 alone leaves rank 3 (1 ms saved), fixing rank 3 alone nothing; the
-    ideal job with rank 3 as it is takes 15, with rank 4 as it is 16, of 12."""
-    result = found(data_parallel((10, 10, 10, 13, 14)))
-    assert [r.worth_ns for r in result.by_rank] == [0, 0, 0, 0, MS]
-    assert [r.slowdown for r in result.by_rank][3:] == [pytest.approx(15 / 12), pytest.approx(16 / 12)]
-
-
 def two_stages():
     """Stage 1's forward takes 30, stage 0's 10; a transfer takes 1."""
     return [
@@ -84,14 +76,6 @@ def test_the_pooled_mean_holds_stages_against_each_other(found):
     ]
 
 
-def test_communication_takes_the_median(found):
-    """Four steps, of which the last three count, with transfers of 2, 2 and 8: the mean would be 4, the ideal step is 12."""
-    rows = [row for step in range(4) for row in data_parallel((10, 10), step)]
-    rows = [(*row[:-1], 18) if row[3] == 3 and row[4] == "grads-reduce-scatter" else row for row in rows]
-    for rule in ("peer-median", "pooled-mean"):
-        assert found(rows, rule).ideal_step_ns == 12 * MS
-
-
 def test_launch_delays_are_a_class_of_their_own(found):
     """The forward starts 3 ms after the parameters are there. The pooled mean launches without delay: 14 of 17."""
     rows = [
@@ -108,13 +92,6 @@ def test_launch_delays_are_a_class_of_their_own(found):
     assert dropped.slowdown == pytest.approx(17 / 14)
     assert {c.name: c.worth_ns for c in dropped.by_class}["launch delay"] == 3 * MS
     assert [r.work_ns for r in dropped.by_rank] == [10 * MS, 10 * MS]
-
-
-def test_the_first_of_several_steps_is_left_out(found):
-    """Steps of 42, 12 and 12: the figures are those of the last two."""
-    rows = [row for step, time in enumerate((40, 10, 10)) for row in data_parallel((time, time), step)]
-    result = found(rows)
-    assert (result.steps, result.measured_step_ns, result.ideal_step_ns) == (2, 12 * MS, 12 * MS)
 
 
 def test_periods_count_where_there_are_any(cpu_ahead):

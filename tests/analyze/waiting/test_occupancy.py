@@ -7,7 +7,7 @@ import pytest
 
 from lumos.analyze.collectives import waiting
 from lumos.analyze.waiting.occupancy import NEVER, last_full
-from lumos.graph.table import Dependency, Kind, Occupancy, Processor
+from lumos.graph.table import Kind, Occupancy, Processor
 from lumos.simulation import simulate
 from lumos.simulation.timeline import measured
 
@@ -42,15 +42,6 @@ def began(graph, start):
     return replace(measured(graph), start=times)
 
 
-def test_a_device_counts_as_full_until_the_start_of_a_kernel_that_began_a_little_early(draw_graph):
-    """c was measured to begin at 20, though a and b fill the device until b releases its share at 30. With b's share at 0.5 and
-    a's at 1, c, which begins at 35, waits for a until 50: after b's release alone, the device was still full."""
-    graph = sharing(draw_graph)
-    assert [column[2] for column in found(began(graph, 20))] == [20 * US, 1]
-    table = replace(graph.occupancy, share=np.array([1, 0.5, 0.5, 0.5], np.float32))
-    assert [column[2] for column in found(began(replace(graph, occupancy=table), 35))] == [35 * US, 0]
-
-
 def test_a_kernel_that_began_far_too_early_was_held_back_by_nothing(draw_graph):
     """a fills the device until 500 and runs until 510: a wave takes 10 µs. c began at 470 or, which refutes that, at 450."""
     graph = sharing(draw_graph)
@@ -59,45 +50,6 @@ def test_a_kernel_that_began_far_too_early_was_held_back_by_nothing(draw_graph):
     graph = replace(graph, duration=end - graph.measured_start, measured_end=end, occupancy=table)
     assert found(began(graph, 470)).until[2] == 470 * US
     assert found(began(graph, 450)).until[2] == NEVER
-
-
-def test_a_device_that_was_free_for_long_held_back_nothing_before(draw_graph):
-    """The device is full from 10 to 30. c begins at 35: ready at 0 or 25, it waited for that; ready at 30, it did not. Had b run from
-    25 to 55, the device would be full from 25 to 45: c, ready at 0, could have begun before that; ready at 10, about when it did."""
-    graph = sharing(draw_graph)
-    assert [found(measured(graph), ready).until[2] for ready in (0, 25, 30)] == [30 * US, 30 * US, NEVER]
-    start, end = graph.measured_start.copy(), graph.measured_end.copy()
-    start[1], end[1] = 25 * US, 55 * US
-    later = replace(measured(graph), start=start, end=end)
-    assert [found(later, ready).until[2] for ready in (0, 10)] == [NEVER, 35 * US]
-
-
-@pytest.mark.parametrize(("second", "until"), [(45, 80), (60, NEVER)])
-def test_short_pauses_of_a_full_device_do_not_count(draw_graph, second, until):
-    """a fills the device from 10 to 30, b from `second` to 80. c, ready at 5, begins at 82: it might have begun in a pause of 30 µs."""
-    processors = [Processor(0, True, "stream 7", 0, 7), Processor(0, True, "stream 8", 0, 8)]
-    tasks = [(0, Kind.KERNEL, "a", 10, 30), (0, Kind.KERNEL, "b", second, 80), (1, Kind.KERNEL, "c", 82, 90)]
-    graph = draw_graph(processors, tasks)
-    table = Occupancy(np.arange(3, dtype=np.int32), np.ones(3, np.float32), graph.duration.copy())
-    last = found(measured(replace(graph, occupancy=table)), 5).until[2]
-    assert last == (until if until == NEVER else until * US)
-
-
-def test_a_release_while_others_still_fill_the_device_does_not_count(draw_graph):
-    """b (0.4) holds its share from 0 to 20, and a fills the device from 10 to 60: for c, which began at 62, it was full until 60."""
-    graph = sharing(draw_graph)
-    start, end = (np.array(times, np.int64) * US for times in ([10, 0, 62, 90], [60, 30, 87, 100]))
-    table = replace(graph.occupancy, share=np.array([1, 0.4, 0.5, 0.5], np.float32))
-    graph = replace(graph, duration=end - start, measured_start=start, measured_end=end, occupancy=table)
-    until, holder = found(measured(graph))
-    assert (until[2], holder[2]) == (60 * US, 0)
-
-
-def test_ignored_or_absent_occupancy_is_no_cause(draw_graph):
-    graph = sharing(draw_graph)
-    for other in (replace(graph, ignored=frozenset({Dependency.OCCUPANCY})), replace(graph, occupancy=None)):
-        until, holder = found(measured(other))
-        assert (until == NEVER).all() and (holder == -1).all()
 
 
 @pytest.mark.parametrize("seconds", [1, 40])

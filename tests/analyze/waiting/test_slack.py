@@ -1,11 +1,8 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from lumos.analyze.loop.steps import members
 from lumos.analyze.waiting.slack import UNBOUNDED, slack, slack_by_class
-from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.simulation import simulate, sweep
 from lumos.simulation.freeze import freeze
 
@@ -30,50 +27,11 @@ def test_by_class(two_steps):
     assert tuple(rows["other"]) == (1, 31 * US, 1, 31 * US, 0)
 
 
-def test_by_class_of_a_step_with_slack(two_steps):
-    """Step 0 alone, complete with B at 80: the collective ends at 46, k1 at 40."""
-    graph = replace(two_steps, steps=two_steps.steps[:1])
-    rows = slack_by_class(slack(simulate(graph)), members(graph))
-    assert tuple(rows["transfer"]) == (1, 30 * US, 0, 0, 34 * US)
-    assert tuple(rows["other"]) == (1, 26 * US, 0, 0, 40 * US)
-
-
-def test_what_no_step_waits_for_has_no_bound(two_steps):
-    """A mark that ends before C: what comes after it belongs to no step."""
-    graph = replace(two_steps, steps=two_steps.steps[:1])
-    found = slack(simulate(graph)).slack
-    assert (found[[5, 6, 7, 9]] == UNBOUNDED).all() and (found[:5] == 0).all()
-    assert slack_by_class(slack(simulate(graph)), members(graph))["cpu operators"].median_ns == 0
-
-
 def test_a_kernel_that_holds_the_sms_is_bound_by_the_kernel_that_waits_for_them(two_kernels):
     """big (4–44) holds the device for 30 µs; small starts at 34 and ends the step at 84, so big has no slack, though it ends 40 µs
     earlier. If kernels did not share SMs, small would run at 6–56, and big could end as late as 56."""
     assert slack(simulate(two_kernels)).slack.tolist() == [0, 28 * US, 0, 0]
     assert slack(sweep(freeze(two_kernels))).slack.tolist() == [0, 0, 12 * US, 0]
-
-
-def test_ignored_rendezvous_bind_nobody(draw_graph):
-    """Two ranks with work at 0–10 and 0–30, then a transfer of 5 together: rank 0's work has a slack of 20. Without the rendezvous
-    rank 0's transfer ends at 15, so that it has a slack of 20 too."""
-    processors = [Processor(0, False, "thread 1"), Processor(1, False, "thread 1")]
-    tasks = [
-        (0, Kind.OPERATOR, "A", 0, 10),
-        (0, Kind.COLLECTIVE, "gloo", 10, 35),
-        (1, Kind.OPERATOR, "A", 0, 30),
-        (1, Kind.COLLECTIVE, "gloo", 30, 35),
-    ]
-    graph = draw_graph(processors, tasks, steps=(Step(0, "s", 0, 100 * US), Step(1, "s", 0, 100 * US)), release=[(0, 0), (2, 0)])
-    graph = replace(
-        graph,
-        duration=np.array([10, 5, 30, 5]) * US,
-        rendezvous_offset=np.array([0, 2]),
-        rendezvous_task=np.array([1, 3], np.int32),
-    )
-    assert slack(simulate(graph)).slack.tolist() == [20 * US, 0, 0, 0]
-    assert slack(simulate(graph)).work.tolist() == [10 * US, 5 * US, 30 * US, 5 * US]
-    alone = replace(graph, ignored=frozenset({Dependency.RENDEZVOUS}))
-    assert slack(simulate(alone)).slack.tolist() == [20 * US, 20 * US, 0, 0]
 
 
 @pytest.mark.parametrize("short", ["sequence", "set", "holder", "early", "start", "began", "end", "late"])

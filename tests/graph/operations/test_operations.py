@@ -1,14 +1,13 @@
 """Operation-level jobs small enough to replay on paper; ms."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from lumos.errors import GraphError
 from lumos.graph.build import build
 from lumos.graph.operations.graph import operation_constants, operations_graph
-from lumos.graph.table import Dependency, Kind
+from lumos.graph.table import Kind
 from lumos.simulation import measured, simulate
 from lumos.trace import read
 
@@ -44,16 +43,6 @@ def test_waiting_emerges(table, operation_jobs, slower, step):
     duration = graph.duration.copy()
     duration[tasks(graph, "forward-compute", 0)[1]] += slower * MS
     assert simulate(graph, duration).end.max() == step * MS
-
-
-def test_a_slow_stage_moves_the_others(table, operation_jobs):
-    """Stage 1's first backward (21 to 41) takes 7 ms more: everything after it moves by 7, on both stages."""
-    graph = build(table(operation_jobs.pipeline()))
-    duration = graph.duration.copy()
-    duration[tasks(graph, "backward-compute", 1)[0]] += 7 * MS
-    base, slow = simulate(graph), simulate(graph, duration)
-    moved = base.start >= 41 * MS
-    assert ((slow.start - base.start)[moved] == 7 * MS).all() and (slow.start == base.start)[~moved].all()
 
 
 def data_parallel(operation_jobs, step=0, forward=(10, 14)):
@@ -100,26 +89,6 @@ def test_launch_delays_are_one_constant_a_kind(table, operation_jobs):
     assert [d.code for d in graph.diagnostics] == ["launch-delay"]
 
 
-def test_a_launch_delay_is_what_the_rank_with_the_least_shows(table, operation_jobs):
-    """Two ranks gather (0 to 4) in each of three steps. Rank 0 goes on after 1, 2 and 3 ms; rank 1, after 12, waited for something that
-    was not recorded. The delay is 2 ms: the least of the ranks in each step, and the median of those."""
-    o = operation_jobs.Operation
-    rows = [
-        o(rank, 0, rank, step, *row)
-        for step, least in enumerate((1, 2, 3))
-        for rank, gap in enumerate((least, 12))
-        for row in (("params-all-gather", 0, 0, 4), ("forward-compute", 0, 4 + gap, 14 + gap))
-    ]
-    assert operation_constants(build(table(rows))) == {"launch_delay_behind_params_all_gather_ns": (2 * MS, 2 * MS)}
-
-
-def test_launch_delays_can_be_ignored(table, operation_jobs):
-    """Two steps of 16 ms, 2 of them delay: without, the first ends at 14 and the second at 28."""
-    graph = build(table(delayed(operation_jobs, (2, 2))))
-    timeline = simulate(replace(graph, ignored=frozenset({Dependency.LAUNCH})))
-    assert timeline.end[tasks(graph, "forward-compute")].tolist() == [14 * MS, 28 * MS]
-
-
 def test_constants_are_estimated_on_the_steps_asked_for(table, operation_jobs):
     job = table(delayed(operation_jobs, (1, 2, 6)))
     assert operation_constants(operations_graph(job, fitted_on=[2])) == {"launch_delay_behind_params_all_gather_ns": (6 * MS,)}
@@ -134,13 +103,6 @@ def test_a_step_starts_when_the_last_rank_has_ended_and_each_rank_as_late_as_it_
     duration[tasks(graph, "forward-compute", 0)[0]] += 10 * MS
     timeline = simulate(graph, duration)
     assert timeline.start[tasks(graph, "forward-compute")].tolist() == [0, 0, 22 * MS, 22 * MS]
-
-
-def test_an_operation_without_duration_at_the_end_of_a_step_stays_in_it(table, operation_jobs):
-    rows = [*delayed(operation_jobs, (0, 0)), operation_jobs.Operation(0, 0, 0, 0, "gc", 0, 14, 14)]
-    graph = build(table(rows))
-    [collection] = tasks(graph, "gc")
-    assert graph.measured_start[collection] < graph.steps[0].end <= graph.measured_start[tasks(graph, "params-all-gather")[1]]
 
 
 def test_overlapped_gradients_do_not_hold_the_passes_back(table, operation_jobs):
@@ -186,17 +148,6 @@ def test_a_collective_meets_the_ranks_that_are_there(table, operation_jobs):
     assert simulate(graph, duration).end[reduced].tolist() == [18 * MS] * 2
 
 
-def test_a_lost_row_leaves_its_link_unmatched_in_that_step_alone(table, operation_jobs):
-    """Stage 1's first receive of step 0 is lost, so its second has number 0 and would meet the wrong send: none of that link
-    is matched in step 0, all in step 1."""
-    rows = [o for o in operation_jobs.pipeline(steps=(0, 1)) if (o.stage, o.step, o.name, o.sequence) != (1, 0, "forward-recv", 0)]
-    rows = [o._replace(sequence=0) if (o.stage, o.step, o.name) == (1, 0, "forward-recv") else o for o in rows]
-    graph = build(table(rows))
-    assert graph.duration[tasks(graph, "forward-send", 0)].tolist() == [MS, 21 * MS, MS, MS]
-    assert graph.duration[tasks(graph, "backward-recv", 0)].tolist() == [MS, MS, MS, MS]
-    assert "3 transfers" in next(d.message for d in graph.diagnostics if d.code == "waiting-unknown")
-
-
 def test_a_transfer_that_ends_before_its_last_rank_arrives_takes_the_usual_time(table, operation_jobs):
     """In one of three steps rank 0's clock puts the end of the gradients before rank 1's arrival: 2 ms, as in the others."""
     rows = [row for step in range(3) for row in data_parallel(operation_jobs, step)]
@@ -217,13 +168,6 @@ def test_passes_alone_get_the_transfers_that_their_order_implies(operation_jobs,
     slower[tasks(graph, "forward-compute", 0)[1]] += 25 * MS  # 20 ms of waiting and 5 more
     assert simulate(graph, slower).end[tasks(graph, "backward-compute", 0)[-1]] == 98 * MS
     assert "transfers-implied" in {d.code for d in graph.diagnostics}
-
-
-def test_a_pipeline_rank_that_is_absent(operation_jobs, tmp_path):
-    """Stage 0 alone: what it exchanged with stage 1 lasts from one pass to the next, as recorded."""
-    graph = build(read(operation_jobs.write_passes(tmp_path, stages=1)))
-    assert "waiting-unknown" in {d.code for d in graph.diagnostics}
-    assert simulate(graph).end[tasks(graph, "backward-compute")[-1]] == 93 * MS
 
 
 def test_interleaved_passes_wait_for_their_input_and_their_sends_overlap(operation_jobs, tmp_path):
