@@ -1,7 +1,6 @@
 """Sends and receives: which row states them, and what meets. All times in the drawings are us."""
 
 import numpy as np
-import pytest
 
 from lumos.graph.build import build
 from lumos.graph.one_rank import rank_graph
@@ -100,30 +99,6 @@ def test_messages_of_one_step_meet(draw, job):
     assert meetings(graph) == [[0, 1]]
     assert "rank 1 +300000.0 us" in messages(graph)["clocks-aligned"]
     assert (graph.duration[graph.rendezvous_task] == 50 * US).all()
-
-
-@pytest.mark.parametrize(("lost", "expected"), [(False, True), (True, False)])
-def test_a_receive_follows_a_send_that_was_buffered(draw, job, lost, expected):
-    """Rank 0 sends from 20 to 30, rank 1 receives from 120 to 140: it waited for nobody. With rank 0 another 500 later, its send ends at
-    530, and the receive lasts from there to 550. A later rank 1 does not hold the send back. Where rank 1 also shows a receive
-    without a send, which of them the message is remains unknown."""
-    sender = batch(draw(0, 2).op("forward", 0, 5), 5, [("send", 1)], (20, 10))
-    receiver = batch(draw(1, 2).op("before", 0, 100), 100, [("recv", 0)], (120, 20))
-    if lost:
-        batch(receiver, 150, [("recv", 0)], (170, 20))
-    graph = build(job(sender, receiver))
-    send, receive = graph.collectives.task[:2]
-    assert meetings(graph) == []
-    assert (send in graph.pred[graph.pred_offset[receive] : graph.pred_offset[receive + 1]]) == expected
-    assert len(graph.waiting_unknown) == (3 if lost else 0)
-    if expected:
-        late = graph.duration.copy()
-        late[[i for i in range(len(graph)) if graph.names[graph.name[i]] == "forward"]] += 500 * US
-        timeline = simulate(graph, late)
-        assert timeline.start[receive] == timeline.end[send] == 530 * US and timeline.end[receive] == 550 * US
-        late = graph.duration.copy()
-        late[[i for i in range(len(graph)) if graph.names[graph.name[i]] == "before"]] += 500 * US
-        assert simulate(graph, late).end[send] == 30 * US
 
 
 def test_a_send_on_a_cpu_thread_goes_to_the_rank_that_its_operator_states(draw, job):

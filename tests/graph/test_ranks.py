@@ -5,7 +5,6 @@ import pytest
 
 from lumos.errors import GraphError
 from lumos.graph.build import build
-from lumos.graph.joined.matching import align_collectives
 from lumos.simulation import simulate
 
 US = 1000
@@ -148,17 +147,6 @@ def test_order_that_cannot_complete_is_reported_not_awaited(draw, job):
     graph = build(job(*drawings))
     with pytest.raises(GraphError, match="rank"):
         simulate(graph)
-
-
-def test_ends_tell_like_from_like():
-    # the second "a" is missing from the other rank: order alone could not say which
-    end = np.array([10, 1_000_010, 2_000_010], np.int64)
-    assert align_collectives("aaa", "aa", end, end[[0, 2]]).tolist() == [0, -1, 1]
-
-
-def test_runs_of_like_labels_align_where_clocks_differ():
-    other_end = np.array([5, 6, 7, 8], np.int64) * 10**12
-    assert align_collectives("abcab", "abab", np.arange(5) * 10**9, other_end).tolist() == [0, 1, -1, 2, 3]
 
 
 def test_collectives_that_were_never_under_way_together_did_not_meet(draw, job):

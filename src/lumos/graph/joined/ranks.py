@@ -16,9 +16,7 @@ import numpy as np
 from lumos.diagnostics import Diagnostic
 from lumos.graph.joined.clocks import align_clocks
 from lumos.graph.joined.matching import Alone, How, match, measured_times
-from lumos.graph.joined.messages import SIDES
-from lumos.graph.lists import end_to_end, grouped, list_of
-from lumos.graph.table import Dependency
+from lumos.graph.lists import end_to_end
 from lumos.trace.table import ABSENT, Int32, Int64, unique
 
 if TYPE_CHECKING:
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
     from lumos.graph.table import Collectives, Graph, Occupancy
     from lumos.vocabulary import CollectiveKind
 
-#: Messages matched with less confidence may be one off, so that a send seems to end before its receive begins.
-_SURE = 0.9
 #: How many ranks or offsets a message lists.
 _LISTED = 8
 
@@ -44,9 +40,8 @@ def join(graph: Graph, world: int | None) -> Graph:
     matches, alone = match(graph, facts, world)
     graph, offsets = align_clocks(graph, matches)
     matches, apart = _overlapping(graph, matches)
-    sent, apart = _buffered(graph, facts, apart)
-    graph = _follow(_meet(_without_messages(graph), matches), sent)
-    found = [*_joined(graph, facts, [*matches, *sent]), *_moved(graph, offsets), *_mismatches(graph, facts)]
+    graph = _meet(_without_messages(graph), matches)
+    found = [*_joined(graph, facts, matches), *_moved(graph, offsets), *_mismatches(graph, facts)]
     alone += [(Alone.SEVERAL if len(m.ranks) > 2 and m.how is How.MESSAGES else Alone.APART, m.task.ravel()) for m in apart]
     return _mark_unknown(replace(graph, diagnostics=(*graph.diagnostics, *found)), matches, alone)
 
@@ -122,39 +117,6 @@ def _overlapping(graph: Graph, matches: Sequence[Matches]) -> tuple[list[Matches
             if chosen.any():
                 part.append(replace(m, task=m.task[chosen]))
     return parts
-
-
-def _buffered(graph: Graph, facts: Collectives, apart: Sequence[Matches]) -> tuple[list[Matches], list[Matches]]:
-    """Of matches that do not overlap, the messages that were sent before their receivers asked for them, each as (send, receive), and
-    the rest. A library buffers small messages: such a send waits for nobody, and its receive only for the send."""
-    start, end = measured_times(graph)
-    kind = np.full(len(graph), ABSENT, np.int32)
-    kind[facts.task] = facts.kind
-    sent: list[Matches] = []
-    rest: list[Matches] = []
-    for m in apart:
-        sure = len(m.ranks) == 2 and m.how is How.MESSAGES and m.confidence >= _SURE
-        pairs = m.task if sure else m.task[:0, :2]
-        for one, other in ((0, 1), (1, 0)):
-            sides = [[facts.kinds[k] for k in kind[pairs[:, side]]] for side in (one, other)]
-            ordered = np.array([each == SIDES for each in zip(*sides, strict=True)], bool) & (end[pairs[:, one]] <= start[pairs[:, other]])
-            if ordered.any():
-                sent.append(replace(m, task=pairs[ordered][:, [one, other]]))
-        left = ~np.isin(m.task[:, 0], np.concatenate([s.task.ravel() for s in sent] or [_NONE]))
-        if left.any():
-            rest.append(replace(m, task=m.task[left]))
-    return sent, rest
-
-
-def _follow(graph: Graph, sent: Sequence[Matches]) -> Graph:
-    """Make each receive of a buffered message wait for its send."""
-    if not sent:
-        return graph
-    pairs = np.concatenate([m.task for m in sent])
-    before = np.concatenate((graph.pred, pairs[:, 0]))
-    kind = np.concatenate((graph.pred_kind, np.full(len(pairs), Dependency.RENDEZVOUS, np.uint8)))
-    edges = grouped(np.concatenate((list_of(graph.pred_offset), pairs[:, 1])), len(graph))
-    return replace(graph, pred_offset=edges.offset, pred=before[edges.flat].astype(np.int32), pred_kind=kind[edges.flat])
 
 
 def _meet(graph: Graph, matches: Sequence[Matches]) -> Graph:

@@ -24,12 +24,12 @@ BEFORE = np.iinfo(np.int64).min + 1
 class Issued:
     """Work issued to streams, or to threads, searched by when that was: of device work, when the launching call began.
 
-    issued, end: int64[works] ns; on every stream, issued ascends. bounds: the first work of every stream, and the total. rounding: how late
-    an end may be shown, ns. The streams that methods take are one for all times, or one for each; there is no work on a negative one.
+    issued, end: int64[works] ns; on every stream, issued ascends. bounds: the first work of every stream, and the total. The streams that
+    methods take are one for all times, or one for each; there is no work on a negative one.
     """
 
-    def __init__(self, issued: Int64, end: Int64, bounds: Int64, rounding: int = 0) -> None:
-        self.issued, self.end, self.bounds, self.rounding = issued, end, bounds, rounding
+    def __init__(self, issued: Int64, end: Int64, bounds: Int64) -> None:
+        self.issued, self.end, self.bounds = issued, end, bounds
         #: When all work that had been issued to its stream before it, and it itself, had ended.
         self.ended = np.empty(len(end), np.int64)
         for low, high in pairwise(bounds.tolist()):
@@ -37,10 +37,10 @@ class Issued:
 
     @classmethod
     def of(cls, work: DeviceWork, *, together: bool = False) -> Issued:
-        """The work of a device. together: all streams as one. A clock of whole microseconds may show an end up to 1 us late."""
+        """The work of a device. together: all streams as one."""
         order = np.argsort(work.issued, kind="stable") if together else np.arange(len(work))
         bounds = np.array([0, len(work)]) if together else work.bounds()
-        return cls(work.issued[order], work.end[order], bounds, 1000 if not (work.start % 1000).any() else 0)
+        return cls(work.issued[order], work.end[order], bounds)
 
     def last_before(self, stream: int | Int64, time: Int64) -> Int64:
         """Index of the last work on a stream whose call started before each time; ABSENT where there is none."""
@@ -71,7 +71,7 @@ class Issued:
         """Index of the work on a stream that events stand for which were recorded at each time; ABSENT where there is none. Of work from
         BEFORE the recording, it is the last that had ended when the wait was over."""
         last = self.last_before(stream, recorded)
-        return np.where(recorded == BEFORE, np.minimum(last, self._last(self.ended, stream, over + self.rounding, "right")), last)
+        return np.where(recorded == BEFORE, np.minimum(last, self._last(self.ended, stream, over, "right")), last)
 
 
 def issued_together(trace: Trace, work: DeviceWork) -> Int64:

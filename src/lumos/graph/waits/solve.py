@@ -194,7 +194,7 @@ def unrefuted(issued: Issued, waits: OpenWaits, stream: int, awaitable: Awaitabl
     from before the recording, it is the last that had ended when the wait was over."""
     since, works = awaitable.on(issued, stream)
     newest = np.searchsorted(since, waits.called, "left") - 1
-    ended = np.searchsorted(np.maximum.accumulate(np.append(issued.ended, BEFORE)[works]), waits.over + issued.rounding, "right") - 1
+    ended = np.searchsorted(np.maximum.accumulate(np.append(issued.ended, BEFORE)[works]), waits.over, "right") - 1
     turn = awaitable.in_turn  # where the waits are for one after the other, all together are one that is repeated
     number, group = (np.arange(len(newest)), np.zeros_like(newest)) if turn else (newest, waits.option)
     back, first = (np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).min) for _ in range(2))
