@@ -155,14 +155,6 @@ def test_a_whole_last_step_with_less_to_do_is_kept(tmp_path):
     assert completions(recorded(tmp_path, (20, 20, 15))) == [710, 1710, 2710]
 
 
-def test_a_last_mark_that_leaves_out_what_the_others_do_after_theirs_is_no_step(loop):
-    """Every step loads the next batch after its mark, on the same thread; the recording ends with the last mark, so that step lacks it."""
-    graph = loop((0, Kind.OPERATOR, "load", 85, 95))
-    assert [step.name for step in members(graph).job] == ["ProfilerStep#0"]
-    short = loop((0, Kind.OPERATOR, "load", 85, 85.5))  # less than a hundredth of the mark
-    assert [step.name for step in members(short).job] == ["ProfilerStep#0", "ProfilerStep#1"]
-
-
 def test_the_profilers_stop_within_the_last_mark_is_no_work_of_the_step(loop):
     """The last mark holds a call that waits until 175, which the first lacks: step 1 is complete with its kernel, at 130. Where every step
     ends with such a call, it is the loop's."""

@@ -14,9 +14,9 @@ from lumos.simulation.timeline import measured
 US = 1000
 
 
-def found(timeline, ready=0):
-    """When every task found its device full, if it was otherwise ready at `ready` µs."""
-    return last_full(timeline, waiting(timeline), np.full(len(timeline.graph), ready * US))
+def found(timeline):
+    """When every task found its device full."""
+    return last_full(timeline, waiting(timeline))
 
 
 def sharing(draw_graph):
@@ -33,23 +33,6 @@ def test_a_device_is_full_until_the_first_kernel_releases_its_share(draw_graph):
     until, holder = found(measured(sharing(draw_graph)))
     assert until.tolist() == [NEVER, NEVER, 30 * US, 30 * US]
     assert holder.tolist() == [-1, -1, 1, 1]
-
-
-def began(graph, start):
-    """The measured timeline, with c beginning at another time (µs)."""
-    times = graph.measured_start.copy()
-    times[2] = start * US
-    return replace(measured(graph), start=times)
-
-
-def test_a_kernel_that_began_far_too_early_was_held_back_by_nothing(draw_graph):
-    """a fills the device until 500 and runs until 510: a wave takes 10 µs. c began at 470 or, which refutes that, at 450."""
-    graph = sharing(draw_graph)
-    end = np.array([510, 40, 600, 700], np.int64) * US
-    table = replace(graph.occupancy, share=np.ones(4, np.float32), hold=np.array([500, 0, 25, 10], np.int64) * US)
-    graph = replace(graph, duration=end - graph.measured_start, measured_end=end, occupancy=table)
-    assert found(began(graph, 470)).until[2] == 470 * US
-    assert found(began(graph, 450)).until[2] == NEVER
 
 
 @pytest.mark.parametrize("seconds", [1, 40])

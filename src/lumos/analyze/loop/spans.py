@@ -9,7 +9,7 @@ pause between operators belongs to the span of the work that follows it on its t
 whenever it runs; without a known launch, to the span in which it was measured to start.
 
 A last span that the end of the recording cut is no step: it lacks work that the other spans have, and it ends with other operators than
-they do, or the others go on after their marks and it does not. A last mark may also hold the profiler's stop, which waits for the devices:
+they do. A last mark may also hold the profiler's stop, which waits for the devices:
 the calls with which it ends, and no other mark does, are no work of the step.
 """
 
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 
 #: A last span with less than this share of the work of every other span lacks work.
 _WHOLE = 0.95
-
-#: Other spans go on after their mark where they work for at least this share of the mark's time after it.
-GOES_ON = 0.01
 
 #: How many of the last operators of two spans are compared.
 LAST_OPERATORS = 3
@@ -74,7 +71,7 @@ def task_spans(graph: Graph, measured_start: Int64, by_rank: Lists, on_device: N
     launched = on_device & (launch >= 0)
     span[launched] = span[launch[launched]]
     _without_the_stop(graph, measured_start, span)
-    for fragment in _fragments(graph, measured_start, span, on_device):
+    for fragment in _fragments(graph, span, on_device):
         span[span == fragment] = -1
     return span
 
@@ -204,7 +201,7 @@ def _trailing_calls(graph: Graph, measured_start: Int64, span: Int32, mark: int)
     return trailing if np.isin(graph.kind[trailing], (Kind.SYNC, Kind.RETURN)).any() else trailing[:0]
 
 
-def _fragments(graph: Graph, measured_start: Int64, span: Int32, on_device: NDArray[np.bool_]) -> list[int]:
+def _fragments(graph: Graph, span: Int32, on_device: NDArray[np.bool_]) -> list[int]:
     """The last steps of ranks that the end of the recording cut, as indices into `graph.steps`."""
     worked = grouped(span, len(graph.steps))
     tasks = [worked.flat[low:high] for low, high in pairwise(worked.offset.tolist())]
@@ -216,28 +213,13 @@ def _fragments(graph: Graph, measured_start: Int64, span: Int32, on_device: NDAr
         has_device = any(on_device[tasks[i]].any() for i in own)
         size = [int((on_device[tasks[i]] if has_device else graph.kind[tasks[i]] == Kind.OPERATOR).sum()) for i in own]
         endings = [_last_operators(graph, tasks[i], graph.steps[i]) for i in own]
-        lacks_work = size[-1] < _WHOLE * min(size[:-1]) and endings[-1] not in endings[:-1]
-        operators = [len(_operators(graph, tasks[i], graph.steps[i])) for i in own]
-        goes_on = all(_goes_on(graph, measured_start, tasks[i], graph.steps[i]) for i in own[:-1])
-        if lacks_work or (goes_on and operators[-1] < min(operators[:-1])):
+        if size[-1] < _WHOLE * min(size[:-1]) and endings[-1] not in endings[:-1]:
             out.append(own[-1])
     return out
 
 
-def _goes_on(graph: Graph, measured_start: Int64, tasks: Int64, step: Step) -> bool:
-    """Whether a step's marked thread goes on working after the mark for more than a little."""
-    operators = _operators(graph, tasks, step)
-    later = operators[measured_start[operators] >= step.end]
-    return int(graph.duration[later].sum()) > GOES_ON * (step.end - step.start)
-
-
 def _last_operators(graph: Graph, tasks: Int64, step: Step) -> tuple[int, ...]:
     """The names of the last operators of a step on its marked thread."""
-    return tuple(graph.name[_operators(graph, tasks, step)[-LAST_OPERATORS:]].tolist())
-
-
-def _operators(graph: Graph, tasks: Int64, step: Step) -> Int64:
-    """The operators among tasks on the marked thread of a step."""
     lane = np.array([p.lane if p.rank == step.rank and not p.is_stream else -1 for p in graph.processors])
-    chosen: Int64 = tasks[(graph.kind[tasks] == Kind.OPERATOR) & (lane[graph.processor[tasks]] == step.lane)]
-    return chosen
+    operators = tasks[(graph.kind[tasks] == Kind.OPERATOR) & (lane[graph.processor[tasks]] == step.lane)]
+    return tuple(graph.name[operators[-LAST_OPERATORS:]].tolist())

@@ -82,9 +82,7 @@ def causes(timeline: Timeline, frozen: Frozen) -> Causes:
     released = np.zeros(n, bool)
     released[graph.release_task] = True
     waits = waiting(timeline)
-    released_at = np.full(n, NEVER)
-    np.maximum.at(released_at, graph.release_task, graph.release_time)
-    full = last_full(timeline, waits, np.maximum(ready, released_at))
+    full = last_full(timeline, waits)
     held_back = np.flatnonzero(full.until > ready)
     task[held_back], kind[held_back] = full.holder[held_back], Dependency.OCCUPANCY
     ready[held_back] = done[held_back] = full.until[held_back]
@@ -133,9 +131,7 @@ def device_causes(timeline: Timeline, owners: Members) -> DeviceCauses:
         follows = np.flatnonzero(graph.processor[device[1:]] == graph.processor[device[:-1]]) + 1
         in_order = timeline.end[device[follows - 1]] + lag[device[follows], Dependency.STREAM_ORDER]
         previous[follows] = np.maximum(previous[follows], in_order)
-    ready = np.maximum(launch, wait)
-    ready[device] = np.maximum(ready[device], previous)
-    wait = np.maximum(wait, last_full(timeline, waiting(timeline), ready).until)
+    wait = np.maximum(wait, last_full(timeline, waiting(timeline)).until)
     return DeviceCauses(device, launch[device], previous, wait[device])
 
 

@@ -5,9 +5,7 @@ rendezvous therefore holds its share while it waits for the last rank. No kernel
 the whole device. Holds scale with durations, and shares add up, as in the event loop, so that in a simulated run a kernel that
 found the device full starts at exactly the time given here.
 
-A full device explains why a kernel waited only where it was full from when the kernel was otherwise ready, or from LONGEST_ROOM after that,
-and without a longer pause than that. A measured kernel may also begin up to so much, and EARLY_WAVES waves, before the device ceases to be
-full according to this model: it is then full until that start. Where a kernel begins still earlier, the model explains nothing.
+A measured kernel may begin before the device ceases to be full according to this model: it is then full until that start.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from lumos.graph.occupancy import EARLY_WAVES
 from lumos.graph.table import Dependency, Occupancy
 from lumos.trace.table import unique
 
@@ -29,10 +26,6 @@ if TYPE_CHECKING:
 
 #: A time that does not exist: earlier than any other.
 NEVER = int(np.iinfo(np.int64).min)
-
-#: A device with room for so long at most counts as full throughout (ns): a kernel starts a few us after the share that it takes was
-#: released, and another may take it first.
-LONGEST_ROOM = 20_000
 
 #: As in the event loop, shares count in parts of 1e9, and a device within 1e-6 of full is full.
 _WHOLE = 1_000_000_000
@@ -65,9 +58,8 @@ class _Holds(NamedTuple):
         return _Holds(self.task[chosen], self.stream[chosen], self.start[chosen], self.end[chosen], self.share[chosen])
 
 
-def last_full(timeline: Timeline, waits: Waiting, ready: Int64) -> LastFull:
-    """Until when every task of the timeline found its device full. waits: of the same timeline. ready: int64[n] ns, when each task could
-    have started otherwise; NEVER where nothing else is known to have held it back."""
+def last_full(timeline: Timeline, waits: Waiting) -> LastFull:
+    """Until when every task of the timeline found its device full. waits: of the same timeline."""
     graph = timeline.graph
     full = LastFull(np.full(len(graph), NEVER), np.full(len(graph), -1, np.int32))
     if graph.occupancy is None or Dependency.OCCUPANCY in graph.ignored:
@@ -76,17 +68,13 @@ def last_full(timeline: Timeline, waits: Waiting, ready: Int64) -> LastFull:
     numbers: dict[tuple[int, int], int] = {}
     number = np.array([numbers.setdefault((p.rank, p.device), len(numbers)) for p in graph.processors], np.int32)
     device = number[holds.stream]
-    earliest = int(timeline.start.min(initial=0))
     for one_device in unique(device):
         shared = np.flatnonzero(device == one_device)
         for stream in unique(holds.stream[shared]):
             own, others = holds.only(shared[holds.stream[shared] == stream]), holds.only(shared[holds.stream[shared] != stream])
             begin, until, holder = _full_periods(others)
             last = np.searchsorted(begin, own.start, side="left") - 1
-            early = LONGEST_ROOM + EARLY_WAVES * (timeline.end[holder] - until)  # what is left of a kernel after its hold is one wave
-            if len(last) and len(until):
-                last[(last >= 0) & (until[last] > own.start + early[last])] -= 1
-            known = np.flatnonzero((last >= 0) & _lasting(begin, until, np.maximum(ready[own.task], earliest), last))
+            known = np.flatnonzero(last >= 0)
             full.until[own.task[known]] = np.minimum(until[last[known]], own.start[known])
             full.holder[own.task[known]] = holder[last[known]]
     return full
@@ -132,14 +120,3 @@ def _full_periods(holds: _Holds) -> _Periods:
     before, after = held("left"), held("right")
     ended = time[before & ~after]
     return _Periods(time[~before & after], ended, holds.task[by_end[np.searchsorted(end, ended, side="right") - 1]])
-
-
-def _lasting(begin: Int64, end: Int64, ready: Int64, last: Int64) -> NDArray[np.bool_]:
-    """Whether the device was full from when each task was `ready` to the end of the full period `last`, but for short pauses."""
-    if not len(begin):
-        return np.zeros(len(ready), bool)
-    pauses = np.concatenate(([0], np.cumsum(begin[1:] - end[:-1] > LONGEST_ROOM)))
-    first = np.searchsorted(end, ready, side="right")  # the first period to end after the task was ready
-    within = np.minimum(first, len(end) - 1)
-    out: NDArray[np.bool_] = (first <= last) & (begin[within] <= ready + LONGEST_ROOM) & (pauses[within] == pauses[last])
-    return out
