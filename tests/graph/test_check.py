@@ -47,15 +47,9 @@ def test_a_sound_graph_passes():
     ("facts", "message"),
     [
         ({"nbytes": np.array([64, 128], np.int64)}, "all-reduce of different bytes meet"),
-        ({"nbytes": np.full(2, 64, np.int32)}, "collectives.nbytes is int32"),
         ({"nbytes": np.full(2, -2, np.int64)}, "bytes are negative"),
-        ({"nbytes": np.full(3, 64, np.int64)}, "has 3 entries, not 2"),
         ({"kind": np.array([0, 3], np.int32)}, "all-gather and all-reduce meet"),
         ({"kind": np.array([1, 2], np.int32), "peer": np.array([0, 0], np.int32)}, "a rank sends to itself"),
-        ({"peer": np.array([1, 0], np.int32)}, "neither a send nor a receive"),
-        ({"group": np.full(2, 1, np.int32)}, "collectives.group points outside"),
-        ({"task": np.zeros(2, np.int32)}, "a task has the facts of two"),
-        ({"size": np.zeros(2, np.int32)}, "a group has no ranks"),
     ],
 )
 def test_facts_that_contradict_are_named(facts, message):
@@ -66,14 +60,9 @@ def test_facts_that_contradict_are_named(facts, message):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"duration": np.full(2, 1000.0)}, "graph.duration is float64"),
         ({"duration": np.full(2, -1, np.int64)}, "a duration is negative"),
-        ({"duration": np.full(2, 10**16, np.int64)}, "longer than eleven days"),
         ({"kind": np.full(2, Kind.KERNEL, np.uint8)}, "facts of a collective is none"),
-        ({"processor": np.array([0, 2], np.int32)}, "processor points outside"),
         ({"processor": np.zeros(2, np.int32)}, "two tasks of one rank are in one rendezvous"),
-        ({"rendezvous_task": np.zeros(2, np.int32)}, "a task is in two rendezvous"),
-        ({"rendezvous_offset": np.array([0, 1], np.int64)}, "rendezvous_offset is no CSR offset"),
         ({"ranks": (0, 2)}, "a processor is of a rank that the graph lacks"),
     ],
 )

@@ -1,12 +1,10 @@
 """Time that a job takes once: loading of code, compilation, and trying out kernels; times in µs."""
 
-import numpy as np
 import pytest
 
 from lumos.graph.build import build
 from lumos.graph.one_off import recurring
 from lumos.graph.table import Kind
-from lumos.simulation.durations import scale
 
 US = 1000
 
@@ -62,23 +60,6 @@ def test_the_first_call_of_a_name_starts_the_driver(draw, job):
     graph = build(job(drawing))
     assert "takes 30.00 ms in 2 pieces of work, most of it 0 ns after the first work, in cudaDevice" in codes(graph)["driver-start"]
     assert recurring(graph).duration.sum() == graph.duration.sum() - 30_000 * US
-
-
-def test_a_stream_that_was_held_up_starts_earlier_without_what_its_thread_took_once(draw, job):
-    """The driver starts for 20 ms, a launch of 10 µs follows, and its kernel starts 4 ms later, for an unknown reason."""
-    drawing = (
-        draw()
-        .call("cudaDeviceGetStreamPriorityRange", 0, 20_000)
-        .launch((20_000, 10), (24_010, 5))
-        .call("cudaDeviceSynchronize", 20_010, 4010)
-    )
-    graph = build(job(drawing))
-    assert graph.release_time.max() == 24_010 * US
-    assert recurring(graph).release_time.max() == 4010 * US
-    # What the thread took once is read from the recording, also where its work takes half as long …
-    assert recurring(scale(graph, ~graph.on_device, 0.5)).release_time.max() == 4010 * US
-    # … and where everything does, the unknown reason too.
-    assert recurring(scale(graph, np.ones(len(graph), bool), 0.5)).release_time.max() == 2005 * US
 
 
 def test_autotuning_is_left_out_with_its_kernels(draw, job):

@@ -88,16 +88,6 @@ def test_which_copies_block(draw, trace, name, nbytes, blocks):
     assert (graph.pred_kind == Dependency.COPY).any() == blocks
 
 
-def test_what_a_copy_waits_for_on_another_stream_is_no_staging(draw, trace):
-    """Two copies take 10 us to stage. The second waits for the kernel of another stream, which ends 500 us after its call began."""
-    drawing = draw().launch((0, 5), (6, 20), 9).copy((10, 30), (20, 15), "Memcpy DtoH (Device -> Pageable)", 64)
-    drawing.launch((100, 5), (106, 504), 9).call("cudaEventRecord", 105, 1).call("cudaStreamWaitEvent", 106, 1)
-    drawing.copy((110, 525), (612, 15), "Memcpy DtoH (Device -> Pageable)", 64)
-    graph = rank_graph(trace(drawing.op("after", 635, 5)))
-    calls = [i for i in range(len(graph)) if graph.kind[i] == Kind.LAUNCH and graph.names[graph.name[i]] == "cudaMemcpyAsync"]
-    assert graph.duration[calls].max() <= 10 * US and not len(graph.unclaimed_wait_time)
-
-
 def test_a_long_call_with_nothing_to_wait_for_is_kept_and_reported(draw, trace):
     drawing = draw().launch((0, 5), (6, 5))
     for at in (100, 200, 300):
@@ -133,20 +123,6 @@ def test_an_event_of_two_steps_before_is_awaited_in_every_step(draw, trace, loop
     assert graph.lag[0, Dependency.SYNC] == 5 * US
     assert not len(graph.unclaimed_wait_time)
     assert [loop_time(found, f) for f in (1, 0.5, 0.2)] == [100, 50, 20]
-
-
-@pytest.mark.parametrize(("records", "known"), [(True, [0, 100, 200, 300]), (False, [0, 100, 200])])
-def test_an_event_may_stand_for_work_from_before_the_recording(draw, trace, loop_time, records, known):
-    """The recording begins in step 2: the launches and the records of steps 0 and 1 are missing, but not their kernels. What the first
-    call is part of is then cut off, so that without rows of record calls it is on its own, and its wait of 85 us is kept."""
-    drawing = limiter(draw, records=records)
-    drawing.rows = [row for row in drawing.rows if row["ts"] >= 129 or (row["cat"] == "kernel" and row["ts"] >= 110)]
-    found = trace(drawing)
-    graph = rank_graph(found)
-    ended = graph.measured_end[graph.pred[graph.pred_kind == Dependency.SYNC]] // US
-    assert (ended - ended[0]).tolist() == known
-    assert graph.unclaimed_wait_time.tolist() == ([] if records else [85 * US])
-    assert [loop_time(found, f) for f in (1, 0.2)] == [100, 20]
 
 
 def test_as_many_calls_as_events_wait_for_them_in_turn(draw, trace):

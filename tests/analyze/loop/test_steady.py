@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lumos.analyze.loop.steady import altered, looped_steps, steady
+from lumos.analyze.loop.steady import altered, steady
 from lumos.analyze.loop.steps import members
 from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.vocabulary import Basis
@@ -116,15 +116,6 @@ def test_the_loop_is_all_steps_that_count_in_their_order(draw_graph):
     assert loop.step_time_ns == 40 * US
     twice = replace(owners, graph=replace(owners.graph, duration=owners.graph.duration * 2))
     assert altered(loop, twice).step_time_ns == 80 * US
-
-
-def test_a_loop_that_would_be_too_large_keeps_the_share_of_each_kind(draw_loop, monkeypatch):
-    """Eight steps that count, three of them of another kind than the rest, and of which a pass may hold four."""
-    owners = draw_loop([THREAD], [(0, Kind.OPERATOR, "work", 10)] * 2, steps=9)
-    monkeypatch.setattr("lumos.analyze.loop.steady.MOST_TASKS", 16)
-    object.__setattr__(owners, "__dict__", {**owners.__dict__, "kinds": (0, 1, 1, 1, 1, 1, 0, 1, 0)})
-    assert looped_steps(owners) == (3, 4, 5, 6)
-    assert steady(owners).step_time_ns == 20 * US
 
 
 def test_a_slower_thread_that_is_not_yet_the_last_comes_to_set_the_pace(draw_loop):

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from tests.drawn_graph import drawn_collectives
 
-from lumos.analyze.loop.steps import members
-from lumos.analyze.ranks.peers import peers
 from lumos.analyze.ranks.straggler_causes import StragglerCause, Where
 from lumos.analyze.ranks.stragglers import stragglers
-from lumos.graph.table import Dependency, Kind, Processor, Step
+from lumos.graph.table import Kind, Processor, Step
 
 US = 1000
 STEP = "ProfilerStep#0"
@@ -125,58 +123,3 @@ def test_stages_may_do_unequal_work(cpu_job):
     sends = [(task, "send", 0, 0, 0, 0) for task in graph.rendezvous_task]
     result = stragglers(replace(graph, collectives=drawn_collectives(sends, [""])))
     assert (result.slowdown, result.findings) == (1, ()) and "work-not-compared" in codes(result)
-
-
-@pytest.fixture
-def two_threads(draw_graph):
-    """Two ranks with a thread that launches and one that does not, in the other order on the second rank. Rank 1 launches one kernel more,
-    before the others, which take 30 and 10 µs on both."""
-
-    processors, tasks, edges, steps = [], [], [], []
-    for rank in (0, 1):
-        first = len(processors)
-        processors += [Processor(rank, False, "a", lane=1), Processor(rank, False, "b", lane=2), Processor(rank, True, "stream", 0, 7)]
-        launcher, other = (first, first + 1) if rank == 0 else (first + 1, first)
-        tasks.append((other, Kind.OPERATOR, "load", 0, 50))
-        at = 0
-        for operator, kernels in (*([("extra", (5,))] if rank else []), ("add", (30, 10))):
-            tasks.append((launcher, Kind.OPERATOR, operator, at, at + 5))
-            launch = len(tasks)
-            tasks.append((launcher, Kind.LAUNCH, "launch", at + 5, at + 10))
-            for i, time in enumerate(kernels):
-                edges.append((launch, len(tasks), Dependency.LAUNCH))
-                tasks.append((first + 2, Kind.KERNEL, "k", 20 + 40 * i + at, 20 + 40 * i + at + time))
-            at += 10
-        steps.append(Step(rank, STEP, 0, 1000 * US))
-    return draw_graph(processors, tasks, edges, steps)
-
-
-def test_threads_are_matched_by_their_work_and_kernels_by_their_launch(two_threads):
-    owners = members(two_threads)
-    found = peers(owners)
-    names = np.array(two_threads.names)[two_threads.name]
-    by_rank = [
-        {int(place): (names[t], int(two_threads.duration[t]) // US) for t, place in enumerate(found.place) if owners.rank[t] == rank}
-        for rank in (0, 1)
-    ]
-    assert sorted(by_rank[0].values()) == [("add", 5), ("k", 10), ("k", 30), ("launch", 5), ("load", 50)]
-    assert {place: work for place, work in by_rank[1].items() if place in by_rank[0]} == by_rank[0]
-    alone = [work for place, work in by_rank[1].items() if found.ranks[place] == 1]
-    assert sorted(alone) == [("extra", 5), ("k", 5), ("launch", 5)]
-
-
-def test_extra_work_has_one_name_in_every_step(draw_graph):
-    """Of three ranks, the last also does "a" and "b" before its "mm": for 20 and 30 µs, then for 40 and 30. That is one cause, named after
-    "a", which takes 60 µs over both steps; in a step it takes 120 / 2 µs too long."""
-    processors = [Processor(rank, False, "t", lane=1) for rank in range(3)]
-    tasks, steps = [], []
-    for rank in range(3):
-        for step, extra in enumerate(((20, 30), (40, 30))):
-            at = 1000 * step
-            for name, time in zip("ab", extra, strict=True) if rank == 2 else ():
-                tasks.append((rank, Kind.OPERATOR, name, at, at + time))
-                at += time
-            tasks += [(rank, Kind.OPERATOR, "mm", at, at + 500), (rank, Kind.HOST, "pause", at + 500, 1000 * (step + 1))]
-            steps.append(Step(rank, f"step {step}", 1000 * US * step, 1000 * US * (step + 1), lane=1))
-    (found,) = [f for f in stragglers(draw_graph(processors, tasks, (), steps)).findings if f.cause is StragglerCause.EXTRA_WORK]
-    assert (found.name, found.excess_ns, found.where) == ("a", 60 * US, Where(2, "step 1", 0, "a"))

@@ -104,22 +104,6 @@ def test_periods_count_where_there_are_any(cpu_ahead):
     assert [(r.rank, r.work_ns, r.worth_ns) for r in result.by_rank] == [(0, 40_000, 0), (1, 50_000, 5_000)]
 
 
-def test_a_microbatch_more_on_one_rank_of_a_stage_is_said(found):
-    """Ranks 0 and 2 run one forward of 10, rank 1 two: operations are compared one by one, so their number has to be said."""
-    rows = [
-        row
-        for rank, passes in enumerate((1, 2, 1))
-        for row in (
-            *((rank, 0, rank, 0, "forward-compute", i, 10 * i, 10 * i + 10) for i in range(passes)),
-            (rank, 0, rank, 0, "grads-reduce-scatter", 0, 10 * passes, 22),
-        )
-    ]
-    result = found(rows)
-    assert (result.measured_step_ns, result.ideal_step_ns) == (22 * MS, 22 * MS)
-    said = [d.message for d in result.diagnostics if d.code == "unequal-work"]
-    assert len(said) == 1 and "rank 1 runs 2 of forward-compute, its peers 1" in said[0]
-
-
 def test_a_slow_exchange_is_one_cause_of_all_ranks(found):
     """Three steps after the first with transfers of 2, 2 and 8: the last takes 6 longer than ideal on both ranks, and is worth 2 a step."""
     rows = [row for step in range(4) for row in data_parallel((10, 10), step)]

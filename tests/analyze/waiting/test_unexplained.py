@@ -60,13 +60,3 @@ def test_a_step_with_enough_in_it_is_scored(draw_graph):
 def test_a_step_with_little_in_it_is_not(draw_graph, operators, kernels, device):
     step = figures(many(draw_graph, operators, kernels, device))[0]
     assert not step.scored and "fewer than 50" in step.reason
-
-
-def test_an_operation_waits_for_the_one_before_it_on_its_stream(draw_graph):
-    """The last operation may start at 10 by its data; but its stream works until 50."""
-    processors = [Processor(0, True, "stream 7", 0, 7), Processor(0, True, "stream 8", 0, 8)]
-    tasks = [(0, Kind.KERNEL, "a", 0, 50), (1, Kind.KERNEL, "b", 0, 10), (0, Kind.KERNEL, "c", 50, 60)]
-    graph = draw_graph(processors, tasks, [(1, 2, Dependency.DATA)], (Step(0, "s", 0, 99 * US),))
-    assert figures(graph)[0].unexplained_idle == 0
-    out_of_order = replace(graph, ignored=frozenset({Dependency.STREAM_ORDER}))
-    assert figures(out_of_order)[0].unexplained_idle == pytest.approx(40 / 60)

@@ -136,18 +136,6 @@ def test_what_meets_an_absent_rank_keeps_its_duration(table, operation_jobs):
     assert "4 transfers" in found["waiting-unknown"]
 
 
-def test_a_collective_meets_the_ranks_that_are_there(table, operation_jobs):
-    """Three ranks of one stage, of which the middle one was not recorded: the gradients of the others meet when the later is there,
-    at 14, for 2 ms at most. With rank 0 6 ms later, at 16, both end at 18."""
-    graph = build(table([row._replace(dp=2 * row.rank) for row in data_parallel(operation_jobs)]))
-    reduced = tasks(graph, "grads-reduce-scatter")
-    assert graph.duration[reduced].tolist() == [2 * MS] * 2 and graph.waiting_unknown.tolist() == sorted(reduced)
-    assert "2 transfers meet only those of their ranks that were given" in {d.code: d.message for d in graph.diagnostics}["waiting-unknown"]
-    duration = graph.duration.copy()
-    duration[tasks(graph, "forward-compute", 0)] += 6 * MS
-    assert simulate(graph, duration).end[reduced].tolist() == [18 * MS] * 2
-
-
 def test_a_transfer_that_ends_before_its_last_rank_arrives_takes_the_usual_time(table, operation_jobs):
     """In one of three steps rank 0's clock puts the end of the gradients before rank 1's arrival: 2 ms, as in the others."""
     rows = [row for step in range(3) for row in data_parallel(operation_jobs, step)]
