@@ -43,3 +43,20 @@ def test_operations_are_counted_over_all_ranks(replayed):
     assert all(s.scored for s in replayed(rows(0, 0)).steps)
     few = replayed(rows(0, 0, passes=20)).steps
     assert [s.unscored_reason for s in few] == ["40 operations over all ranks, fewer than 50"] * 2
+
+
+@pytest.mark.parametrize(("busy", "delay"), [(70, 0), (45, 15), (40, 20)])
+def test_time_without_a_cause_is_unexplained_only_as_far_as_it_delays(replayed, busy, delay):
+    """Rank 0 pauses from 10 to 30 before its second forward and waits for rank 1 from 40 on; rank 1 works until 70, 45 or 40, and both
+    reduce for 2 ms. Rank 0 could have been 30, 5 or 0 ms later, so that 0, 15 or 20 ms of its pause delay the step."""
+    step = replayed(
+        [
+            (0, 0, 0, 0, "forward-compute", 0, 0, 10),
+            (0, 0, 0, 0, "forward-compute", 1, 30, 40),
+            (0, 0, 0, 0, "grads-reduce-scatter", 0, 40, busy + 2),
+            (1, 0, 1, 0, "forward-compute", 0, 0, busy - 10),
+            (1, 0, 1, 0, "forward-compute", 1, busy - 10, busy),
+            (1, 0, 1, 0, "grads-reduce-scatter", 0, busy, busy + 2),
+        ]
+    ).steps[0]
+    assert step.unexplained_idle == pytest.approx(delay / (busy + 2) / 2)

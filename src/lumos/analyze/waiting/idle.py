@@ -7,17 +7,19 @@ than 20 µs is variation of the constants. Idle time after the step's last devic
 
 An operation-level job has no devices. An operation is ready when the operations before it have ended and its launch delay has
 passed; a transfer is over when the last rank has arrived and the transfer time has passed. Any further time in the recording
-has no known cause, and the replay leaves it out.
+has no known cause, and the replay leaves it out. It is unexplained only as far as it delays the step.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.analyze.waiting.causes import DeviceCauses, device_causes
+from lumos.analyze.waiting.slack import slack
 from lumos.graph.lists import list_of
 from lumos.graph.table import Dependency, Kind
 from lumos.intervals import Union, union
@@ -124,7 +126,8 @@ class Unexplained(NamedTuple):
 
 
 def unexplained_operations(timeline: Timeline, owners: Members) -> Unexplained:
-    """The unexplained time before the start of operations of an operation-level job, and before the end of its transfers."""
+    """The unexplained time before the start of operations of an operation-level job, and before the end of its transfers, as far as it
+    delays the step: less the time by which the operation could have been later still."""
     graph = timeline.graph
     ready, member = _ready(timeline), graph.rendezvous_task
     arrival, done = timeline.start.copy(), timeline.end.copy()
@@ -132,14 +135,31 @@ def unexplained_operations(timeline: Timeline, owners: Members) -> Unexplained:
         last = np.maximum.reduceat(timeline.start[member], graph.rendezvous_offset[:-1])
         arrival[member] = np.repeat(last, np.diff(graph.rendezvous_offset))
         done[member] = arrival[member] + graph.duration[member]
-    startable = ready + arrival - timeline.start
+    spare = _spare(timeline, owners, ready)
+    startable = ready + spare + arrival - timeline.start
     late = np.flatnonzero((owners.step >= 0) & (graph.kind != Kind.HOST) & (ready >= 0) & (timeline.start > startable))
-    slow = member[timeline.end[member] > done[member]].astype(np.int64)
+    slow = member[timeline.end[member] > done[member] + spare[member]].astype(np.int64)
     return Unexplained(
         np.concatenate((late, slow)),
-        np.concatenate((startable[late], done[slow])),
+        np.concatenate((startable[late], (done + spare)[slow])),
         np.concatenate((timeline.start[late], timeline.end[slow])),
     )
+
+
+def _spare(timeline: Timeline, owners: Members, ready: Int64) -> Int64:
+    """How much later each operation could have ended before its step ended later, int64[n] ns; of operations that meet, the least of
+    them. Unexplained time before an operation counts as part of it, and so moves with it."""
+    graph = timeline.graph
+    waited = (ready >= 0) & (graph.kind != Kind.HOST)
+    start = np.where(waited, np.minimum(ready, timeline.start), timeline.start)
+    end = np.where(graph.kind == Kind.HOST, timeline.start + graph.duration, timeline.end)
+    spare: Int64 = np.minimum(
+        slack(replace(timeline, start=start, end=end), owners).slack, timeline.end.max()
+    )  # unbounded, if part of no step
+    if len(graph.rendezvous_task):
+        least = np.minimum.reduceat(spare[graph.rendezvous_task], graph.rendezvous_offset[:-1])
+        spare[graph.rendezvous_task] = np.repeat(least, np.diff(graph.rendezvous_offset))
+    return spare
 
 
 def _ready(timeline: Timeline) -> Int64:
