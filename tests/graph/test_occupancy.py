@@ -33,14 +33,6 @@ def test_the_share_of_a_devices_processors(draw, trace):
     assert graph.occupancy.hold.tolist() == [100_000, 90_000]  # ten waves less the last
 
 
-def test_a_stream_of_higher_priority_waits_for_no_slots(draw, trace):
-    shape = {"grid": [8640, 1, 1], "block": [256, 1, 1], "registers per thread": 32}
-    drawing = draw().launch((0, 5), (6, 100), 7, "usual", priority=0, **shape).launch((10, 5), (16, 100), 8, "urgent", priority=-5, **shape)
-    drawing.header["deviceProperties"] = [{"id": 0, "numSms": 108}]
-    graph = rank_graph(trace(drawing))
-    assert [graph.names[i] for i in graph.name[graph.occupancy.task]] == ["usual"]
-
-
 def test_a_hold_scales_with_the_kernel(draw, trace):
     """ "other" is launched at 10 and waits for the last wave of ten: at 6 + 90, and with the kernel half as long at 6 + 45."""
     drawing = draw().launch((0, 5), (6, 100), 7, "waves", **WAVES_10).launch((8, 2), (96, 10), 8, "other", grid=[432, 1, 1], **SHAPE)

@@ -194,9 +194,8 @@ def _ids_shared(where: str, trace: Trace, calls: Int8, work: DeviceWork, launche
 
 def _repeated(values: Int32 | Int64) -> int:
     """How many values are equal to another."""
-    ordered = np.sort(values)
-    same = np.diff(ordered) == 0
-    return int((np.append(same, False) | np.insert(same, 0, False)).sum()) if len(values) else 0
+    _, times = np.unique(values, return_counts=True)
+    return int(times[times > 1].sum())
 
 
 def _work_before_launch(where: str, trace: Trace, work: DeviceWork) -> Iterator[Evidence]:

@@ -58,7 +58,7 @@ def occupancy(trace: Trace, work: DeviceWork, first_task: int) -> Occupancy | No
     blocks, threads = launch_size(trace, "grid")[rows], launch_size(trace, "block")[rows]
     registers = trace.dense("registers per thread")[rows]
     shared = trace.dense("shared memory", 0)[rows]
-    known = (blocks > 0) & (threads > 0) & (registers > 0) & _ordinary(trace.dense("priority", 0)[rows])
+    known = (blocks > 0) & (threads > 0) & (registers > 0)
     if not known.any():
         return None
     kernels, rows = kernels[known], rows[known]
@@ -89,11 +89,6 @@ def _refuted(work: DeviceWork, kernels: Int64, device: Int64, waves: NDArray[np.
             since, until = work.start[kernels[mine]] + wave[mine], work.end[kernels[mine]] - (1 + EARLY_WAVES) * wave[mine] - EARLY
             out[mine] = np.searchsorted(others, since, "right") < np.searchsorted(others, until, "left")
     return out & (waves > 1)
-
-
-def _ordinary(priority: Int64) -> NDArray[np.bool_]:
-    """Kernels of the lowest priority that occurs (the largest number, as CUDA counts): blocks of the others are placed first."""
-    return np.asarray(priority == priority.max(initial=0))
 
 
 def _capacity(

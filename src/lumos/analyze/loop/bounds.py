@@ -9,7 +9,7 @@ less saves at most g of the time in which it ran, and work that takes a share g 
 ranks, threads or streams runs at once, the time counts once, with the largest share of those that run.
 
 That holds for a fixed order of the work. Where the order follows from the times (several threads launch to one stream, kernels share a
-device), a replay may leave it. The finding then names the order that changed: what the real job does there, the recording does not show.
+device), a replay may leave it: what the real job does there, the recording does not show.
 
 *Changed sizes.* A job of k times the size can run as k jobs one after the other: k times the step for k times the microbatches, layers or
 sequences, unless it works on rows that grow with the sequences beside them. Any other size k times as large makes at most k² times the
@@ -34,7 +34,7 @@ import numpy as np
 from lumos.analyze.loop.spans import hands_on
 from lumos.analyze.loop.steps import step_times
 from lumos.graph.lists import equal_rows
-from lumos.graph.table import Dependency, Evidence, Kind
+from lumos.graph.table import Evidence, Kind
 from lumos.graph.waits.solve import LONG_CALL
 from lumos.intervals import EMPTY, either, union, within
 from lumos.trace.table import unique
@@ -85,8 +85,7 @@ def beyond_bounds(base: Steady, changed: Steady) -> tuple[Evidence, ...]:
     count = min(len(base.loop.graph.release_time), len(graph.release_time))
     released = np.append(graph.release_time[:count], base.loop.graph.release_time[count:])
     bounds = duration_bounds(base, durations[source], released)
-    outside = outside_bounds(bounds, base.step_time_ns, changed.step_time_ns)
-    return tuple(evidence._replace(message=evidence.message + _because(base, changed)) for evidence in outside)
+    return outside_bounds(bounds, base.step_time_ns, changed.step_time_ns)
 
 
 def duration_bounds(base: Steady, durations: Int64, released: Int64 | None = None) -> Bounds:
@@ -265,31 +264,6 @@ def _time_of(base: Steady, shares: NDArray[np.float64], windows: tuple[Int64, In
         time += step_size / 100 * (within(more, first, last) - within(seen, first, last))
         seen = more
     return time
-
-
-def changed_order(base: Steady, changed: Steady) -> str:
-    """The first piece of work that another one on its thread or stream now comes before, in words; "" where all orders are the same."""
-    graph = base.loop.graph
-    tasks = np.arange(min(len(graph), len(changed.loop.graph)))
-    stays = tasks if changed.loop.graph.left_out is None else np.flatnonzero(~changed.loop.graph.left_out[tasks])
-    orders = [stays[np.lexsort((stays, run.start[stays], graph.processor[stays]))] for run in (base.timeline, changed.timeline)]
-    other = np.flatnonzero(orders[0] != orders[1])
-    if not len(other):
-        return ""
-    was, now = (int(order[other[0]]) for order in orders)
-    where = graph.processors[graph.processor[was]]
-    first, second = (graph.names[graph.name[task]][:60] for task in (now, was))
-    return f"on rank {where.rank}, {where.name}, {first} now runs before {second}"
-
-
-def _because(base: Steady, changed: Steady) -> str:
-    """The order of the work that changed, in words; what else may have changed an order, or that none did."""
-    order, shared = changed_order(base, changed), base.loop.graph.occupancy
-    if order:
-        return f": {order}"
-    if shared is not None and len(shared.task) and Dependency.OCCUPANCY not in base.loop.graph.ignored:
-        return ": kernels of several streams share the device in another way"
-    return ", in the same order of the work; please report it with the trace"
 
 
 def device_reaction(base: Steady, changed: Steady) -> tuple[Evidence, ...]:
