@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.loop.steady import Steady, altered, steady
-from lumos.analyze.loop.steps import Members, members
+from lumos.analyze.loop.steps import members
 from lumos.graph.table import Graph, Kind
 from lumos.result import Shown
 from lumos.simulation.durations import scale
@@ -48,7 +48,8 @@ def probes(graph: Graph) -> Probes:
     each rank slowed in turn. Raises GraphError where no step contains any work."""
     owners = members(graph)
     base = steady(owners)
-    device, cpu = owners.on_device, _cpu_work(owners)
+    device = owners.on_device
+    cpu = ~device & (graph.kind != Kind.COLLECTIVE)
 
     def stretched(tasks: NDArray[np.bool_], factor: float) -> Steady:
         return altered(base, replace(owners, graph=scale(graph, tasks, factor)))
@@ -66,9 +67,3 @@ def probes(graph: Graph) -> Probes:
         cpu_double=ratio(stretched(cpu, 2.0)) if cpu.any() else None,
         slow_rank=tuple(others(rank) if len(graph.ranks) > 1 else None for rank in range(len(graph.ranks))),
     )
-
-
-def _cpu_work(owners: Members) -> NDArray[np.bool_]:
-    """Tasks that are work of a CPU: all but device tasks and collectives."""
-    work: NDArray[np.bool_] = ~owners.on_device & (owners.graph.kind != Kind.COLLECTIVE)
-    return work

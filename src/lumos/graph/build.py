@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lumos.errors import GraphError
 from lumos.graph.concatenate import concatenate
@@ -20,6 +20,8 @@ from lumos.stages import stage
 from lumos.trace.operations import is_operations
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lumos.graph.table import Graph
     from lumos.trace.table import Job
 
@@ -47,18 +49,12 @@ def _built(job: Job) -> Graph:
     return replace(graph, evidence=(*graph.evidence, *job_evidence(job.traces, graph)))
 
 
-def _registered(written: str) -> BuildGraph:
+def _registered(written: str) -> Callable[[Job], Graph]:
     """The builder of a format. GraphError where none is registered."""
     for entry in entry_points(group=BUILDERS, name=written):
-        builder: BuildGraph = entry.load()
+        builder: Callable[[Job], Graph] = entry.load()
         return builder
     raise GraphError(f"no builder is registered for traces of the format {written!r}; install Lumos again, or the package that reads them")
-
-
-class BuildGraph(Protocol):
-    """Builds the graph of a job whose format states its dependencies."""
-
-    def __call__(self, job: Job) -> Graph: ...
 
 
 def _from_zero(graph: Graph) -> Graph:

@@ -29,7 +29,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.result import Shown
-from lumos.simulation import Timeline, measured, simulate
+from lumos.simulation import measured, simulate
 from lumos.simulation.freeze import freeze, sweep
 from lumos.stages import stage
 from lumos.trace.table import unique
@@ -140,11 +140,10 @@ def stragglers(
     check_sound(grounds, "stragglers", force=force)
     owners = owners if step is None else owners.only(step)
     times = step_times(truth, owners)
-    steps = _Counted(times)
     classes = equal_work(graph, owners, job)
     counted = times.tasks_counted()
     aim = ideal_job(graph, owners, classes, counted, ideal)
-    trial = _Trial(graph, steps, aim.duration)
+    trial, measured_ns = _Trial(graph, owners, aim.duration), times.mean_ns
     no_delay = trial.step(np.where(classes.delay, 0, graph.duration)) if graph.duration[classes.delay].any() else None
     own = counted & ~classes.delay
     by_rank, by_stage, by_class = _shares(graph, owners, classes, counted, trial)
@@ -157,12 +156,12 @@ def stragglers(
         latency_ns=headline.latency_ns,
         basis=headline.basis,
         ranks=len(graph.ranks),
-        steps=steps.number,
+        steps=len(owners.counted),
         ideal=ideal,
-        measured_step_ns=round(steps.mean(truth)),
+        measured_step_ns=round(measured_ns),
         replayed_step_ns=round(trial.base),
         ideal_step_ns=round(trial.ideal),
-        slowdown=steps.mean(truth) / trial.ideal,
+        slowdown=measured_ns / trial.ideal,
         slowdown_without_launch_delay=None if no_delay is None else no_delay / trial.ideal,
         by_rank=tuple(by_rank),
         by_stage=tuple(sorted(by_stage, key=lambda s: -s.worth_ns)),
@@ -183,7 +182,7 @@ def _shares(
 ) -> tuple[list[RankShare], list[StageShare], list[ClassShare]]:
     """What each rank, stage and class costs. counted: bool[tasks], those of the steps that count."""
     own, computes = counted & ~classes.delay, graph.kind != Kind.COLLECTIVE
-    best, steps = trial.best, trial.steps.number
+    best, steps = trial.best, len(owners.counted)
     differs = graph.duration != best
 
     def share(tasks: NDArray[np.bool_], works: NDArray[np.bool_] | None = None) -> tuple[int, int, float, int]:
@@ -198,7 +197,8 @@ def _shares(
     stage_of = [None] * len(graph.ranks) if stage is None else stage.tolist()
     by_rank = [RankShare(*share(own & (owners.rank == i), computes), rank, stage_of[i]) for i, rank in enumerate(graph.ranks)]
     by_stage = [] if stage is None else [StageShare(*share(own & (stage[owners.rank] == s), computes), s) for s in unique(stage).tolist()]
-    by_class = [ClassShare(*share(counted & (label == i)), classes.labels[i]) for i in unique(label[_takes_time(graph, counted)])]
+    takes_time = counted & (graph.duration > 0) & (graph.kind != Kind.RETURN)
+    by_class = [ClassShare(*share(counted & (label == i)), classes.labels[i]) for i in unique(label[takes_time])]
     return by_rank, by_stage, by_class
 
 
@@ -226,35 +226,15 @@ def _above_measured(trial: _Trial) -> tuple[Diagnostic, ...]:
     return (Diagnostic("ideal-above-measured", message),)
 
 
-def _takes_time(graph: Graph, counted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The counted tasks that take time; only their classes get a row."""
-    out: NDArray[np.bool_] = counted & (graph.duration > 0) & (graph.kind != Kind.RETURN)
-    return out
-
-
-class _Counted:
-    """The steps of the job whose times count as measured. Their mean is taken over the same steps in every timeline."""
-
-    def __init__(self, times: StepTimes) -> None:
-        self._owners = times.owners
-        names = {time.name for time in times.counted}
-        self._steps = [i for i, time in enumerate(times.job) if time.name in names]
-        self.number = len(self._steps)
-
-    def mean(self, timeline: Timeline) -> float:
-        """The mean over the steps that count, ns."""
-        return float(np.mean(job_lengths(timeline, self._owners)[self._steps]))
-
-
 class _Trial:
-    """The job's mean step with other durations, by a sweep of the frozen graph where that is exact, else by the event loop.
+    """The job's mean step with other durations, by a sweep of the frozen graph where that is exact, else by the event loop. The mean is
+    taken over the steps that count as measured.
 
     best: the ideal durations. base, ideal: the mean step with the measured and with the ideal durations, ns.
     """
 
-    def __init__(self, graph: Graph, steps: _Counted, best: Int64) -> None:
-        self._graph = graph
-        self.steps, self.best = steps, best
+    def __init__(self, graph: Graph, owners: Members, best: Int64) -> None:
+        self._graph, self._owners, self.best = graph, owners, best
         frozen = freeze(graph)
         self._frozen = frozen if frozen.exact else None
         self.base = self.step(graph.duration)
@@ -263,4 +243,5 @@ class _Trial:
     def step(self, durations: Int64) -> float:
         """The mean step, ns."""
         durations = durations.astype(np.int64)
-        return self.steps.mean(simulate(self._graph, durations) if self._frozen is None else sweep(self._frozen, durations))
+        run = simulate(self._graph, durations) if self._frozen is None else sweep(self._frozen, durations)
+        return float(np.mean(job_lengths(run, self._owners)[list(self._owners.counted)]))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.graph.hand_offs.slices import HostSlices
-    from lumos.trace.table import Int32, Int64, Trace
+    from lumos.trace.table import Int64, Trace
 
 #: A row ends at most this much after its collective was over (ns): its thread gets a CPU back after a few time slices of the
 #: scheduler, of 3 to 6 ms each on Linux.
@@ -77,8 +77,10 @@ def awaited(trace: Trace, slices: HostSlices, shortest: int) -> Awaited:
     pause = long & ((slices.row < 0) | (waits[slices.row] & issues[slices.lane]))
     for lane in np.flatnonzero(issues).tolist():
         own = (by_row != ABSENT) & (trace.lane[by_row] == lane)
-        pauses = np.flatnonzero(pause & (slices.lane == lane))
-        _of_thread(slices, pauses, _in_order(trace, rows[own], ends[own], by_row[own]), source)
+        order = np.flatnonzero(own)[np.argsort(trace.start[by_row[own]], kind="stable")]
+        row, by = rows[order], by_row[order]
+        found = _Collectives(ends[order], trace.start[by] + trace.duration[by], trace.start[row], trace.start[row] + trace.duration[row])
+        _of_thread(slices, np.flatnonzero(pause & (slices.lane == lane)), found, source)
     return Awaited(pause, source, issuer, issues)
 
 
@@ -93,14 +95,6 @@ def shortened(slices: HostSlices, source: Int64) -> HostSlices:
     after = after[(slices.lane[after] == slices.lane[after - 1]) & (slices.row[after] < 0)]
     start[after] = end[after - 1]
     return replace(slices, start=start, end=end)
-
-
-def _in_order(trace: Trace, rows: Int32, last: Int64, by: Int32) -> _Collectives:
-    """The collectives in `rows`, issued `by` rows of one thread."""
-    order = np.argsort(trace.start[by], kind="stable")
-    rows, by = rows[order], by[order]
-    issued, ends = trace.start[by] + trace.duration[by], trace.start[rows] + trace.duration[rows]
-    return _Collectives(last[order], issued, trace.start[rows], ends)
 
 
 def _of_thread(slices: HostSlices, pauses: Int64, found: _Collectives, source: Int64) -> None:
