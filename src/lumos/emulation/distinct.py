@@ -6,8 +6,8 @@ with the stages of a pipeline; a rank and its neighbour along each dimension tel
 often writes the log, and the last one, which has what is left of sizes that do not divide, so that these two may be of kinds of their own.
 Ranks that do the same on parts of different sizes, as with a vocabulary that does not divide, are of one kind.
 
-A copy's peer is as far from the copy, along each dimension, as the original's peer is from the original: the same tensor-parallel rank of
-the next pipeline stage, or the next rank of a ring. Where the dimensions lead to no rank, or to several, places within the group count.
+A copy's peer is as far on in its group as the original's peer is in the original's: the same tensor-parallel rank of the next pipeline
+stage, or the next rank of a ring.
 """
 
 from __future__ import annotations
@@ -196,44 +196,12 @@ def _shapes(arguments: Sequence[Argument]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-class PeersOfCopies:
-    """The peers of all copies of one process."""
-
-    def __init__(self, process: Process) -> None:
-        self._original = process.rank
-        self._sizes: list[int] = []
-        self._places: list[tuple[int, ...]] = [()] * process.world
-        self._found: dict[tuple[int, ...], int] = {}
-        if process.copies and any(exchange.kind.is_transfer for exchange in process.exchanges):
-            self._tell_apart(mesh_dimensions(process))
-
-    def of(self, copy: int, exchange: Exchange, own: Group, mapped: Group) -> int:
-        """The rank that the copy sends to or receives from in an exchange of the original's, or the root of its collective; -1 where there
-        is none in the group. own: the group in which the original talks; mapped: the one in which the copy does."""
-        peer = exchange.peer
-        if peer not in own.ranks:
-            return -1
-        if copy == self._original or not exchange.kind.is_transfer:
-            return mapped.ranks[own.ranks.index(peer)]
-        found = self._found.get(self._moved(copy, peer), -1)
-        return found if found in mapped.ranks else _within(copy, self._original, peer, own.ranks, mapped.ranks)
-
-    def _tell_apart(self, along: Sequence[MeshDimension]) -> None:
-        """Take dimensions until no two ranks are at the same places: those that follow only join dimensions that were there before."""
-        for dimension in along:
-            self._sizes.append(max(map(len, dimension.values())))
-            self._places = [(*before, _place(dimension, rank) or 0) for rank, before in enumerate(self._places)]
-            if len(set(self._places)) == len(self._places):
-                self._found = {places: rank for rank, places in enumerate(self._places)}
-                return
-
-    def _moved(self, copy: int, peer: int) -> tuple[int, ...]:
-        """The places that are as far from the copy's as the peer's are from the original's."""
-        three = zip(self._places[copy], self._places[peer], self._places[self._original], self._sizes, strict=False)
-        return tuple((here + there - original) % size for here, there, original, size in three)
-
-
-def _within(copy: int, original: int, peer: int, own: Sequence[int], mapped: Sequence[int]) -> int:
-    if original not in own or copy not in mapped:
-        return mapped[own.index(peer)]
-    return mapped[(mapped.index(copy) + own.index(peer) - own.index(original)) % len(mapped)]
+def peer_of_copy(copy: int, original: int, exchange: Exchange, own: Group, mapped: Group) -> int:
+    """The rank that a copy sends to or receives from in an exchange of the original's, or the root of its collective; -1 where there is
+    none in the group. own: the group in which the original talks; mapped: the one in which the copy does."""
+    if exchange.peer not in own.ranks:
+        return -1
+    place = own.ranks.index(exchange.peer)
+    if exchange.kind.is_transfer and original in own.ranks and copy in mapped.ranks:
+        place += mapped.ranks.index(copy) - own.ranks.index(original)
+    return mapped.ranks[place % len(mapped.ranks)]

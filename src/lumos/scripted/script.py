@@ -21,7 +21,7 @@ from lumos.blocks.price import Pricer, kernel_by_kernel
 from lumos.cost.cluster import load_cluster
 from lumos.emulation.accelerators import ON_CPUS, emulated_device
 from lumos.emulation.device.host import HostClass, host_ns
-from lumos.emulation.device.issue import issued, issued_on_host
+from lumos.emulation.device.issue import issued
 from lumos.emulation.device.kernels import Kernels
 from lumos.emulation.device.ranks import all_ranks
 from lumos.emulation.peak import peak
@@ -197,7 +197,7 @@ def script(command: Command, processes: list[Process], cluster: Cluster) -> Scri
     """The value for the records of a job's processes."""
     on_host = processes[0].accelerator == ON_CPUS
     host, kernels, pricer = host_ns(cluster.accelerator), Kernels(cluster.accelerator), Pricer(cluster, kernel_by_kernel())
-    programs = [issued_on_host(each, host, cluster) if on_host else issued(each, kernels, host, cluster) for each in processes]
+    programs = [issued(each, kernels, host, cluster) for each in processes]
     kinds = tuple(_kindred(program, pricer) for program in programs)
     peaks = () if on_host else tuple(map(peak, processes))
     return Script(command, cluster, on_host, kinds, all_ranks(programs, pricer), peaks)

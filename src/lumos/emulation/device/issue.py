@@ -18,9 +18,10 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.blocks.work import Collective, Fixed
+from lumos.emulation.accelerators import ON_CPUS
 from lumos.emulation.device.fusion import launched
 from lumos.emulation.device.host import HostClass, OperatorTree, class_of
-from lumos.emulation.device.kernels import Kernels, host_copy_ns
+from lumos.emulation.device.kernels import host_copy_ns
 from lumos.emulation.device.launch import DeviceEngine, width
 from lumos.emulation.device.program import DeviceProgram, MarkedEvent, Span, Threads
 from lumos.emulation.record import CallKind
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from lumos.cost.cluster import Cluster
+    from lumos.emulation.device.kernels import Kernels
     from lumos.emulation.record import DeviceCall, Exchange, Mark, Operator, Process
 
 _KINDS = {DeviceEngine.KERNEL: Kind.KERNEL, DeviceEngine.COPY: Kind.MEMCPY, DeviceEngine.FILL: Kind.MEMSET}
@@ -55,7 +57,7 @@ class Moment(NamedTuple):
 
 def issued(process: Process, kernels: Kernels, host: Mapping[HostClass, int], cluster: Cluster) -> DeviceProgram:
     """The program of a process on `cluster`. host: ns of each class. Raises LumosError for a record that contradicts itself."""
-    return Walk(process, kernels, host, cluster).run()
+    return (_HostWalk if process.accelerator == ON_CPUS else Walk)(process, kernels, host, cluster).run()
 
 
 class Walk:
@@ -268,17 +270,12 @@ def exchange_work(exchange: Exchange, rank: int, ranks: Sequence[int], world: in
 _GLOO_THREADS = 2
 
 
-def issued_on_host(process: Process, host: Mapping[HostClass, int], cluster: Cluster) -> DeviceProgram:
-    """The program of a process on CPUs. host: ns of each class. Raises LumosError for a record that contradicts itself."""
-    return _HostWalk(process, Kernels(cluster.accelerator), host, cluster).run()
-
-
 class _HostWalk(Walk):
-    """The state of such a process between two moments."""
+    """The state of a process on CPUs between two moments."""
 
     def _exchange_begins(self, i: int) -> None:
         exchange, p = self.process.exchanges[i], self.program
-        self._open(self.program.exchanges, i)
+        self._open(p.exchanges, i)
         self._spend(HostClass.LEAF, (self.threads.operators[self.threads.current] or [-1])[-1])
         call = self.threads.call(exchange.name, Kind.RUNTIME, 0)
         name = (exchange.group, self.turns[exchange.group] % _GLOO_THREADS)

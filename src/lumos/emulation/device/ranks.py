@@ -16,7 +16,7 @@ import numpy as np
 
 from lumos.emulation.accelerators import ON_CPUS
 from lumos.emulation.device.launch import width
-from lumos.emulation.distinct import PeersOfCopies
+from lumos.emulation.distinct import peer_of_copy
 from lumos.errors import LumosError
 from lumos.graph.edges import Edges
 from lumos.graph.lists import Lists, end_to_end, offsets
@@ -151,7 +151,6 @@ class _Members:
 
     def __init__(self, program: DeviceProgram) -> None:
         self.original = program.process.rank
-        self.peers = PeersOfCopies(program.process)
         self.groups = {group.name: group for group in program.process.groups}
         self.holding: dict[tuple[int, int], list[Group]] = defaultdict(list)
         for group in program.process.groups:
@@ -182,7 +181,7 @@ def _facts(program: DeviceProgram, members: _Members, rank: int, first: int) -> 
         if task.exchange >= 0:
             exchange = program.process.exchanges[task.exchange]
             group = mapped[exchange.group]
-            peer = members.peers.of(rank, exchange, members.groups[exchange.group], group)
+            peer = peer_of_copy(rank, members.original, exchange, members.groups[exchange.group], group)
             out[number] = Fact(first + number, rank, exchange, group, peer)
     return out
 
