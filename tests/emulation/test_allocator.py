@@ -81,10 +81,3 @@ def test_an_expandable_segment_grows_and_shrinks_by_pages_and_splits_every_rest(
     found.give(one)
     found.empty()
     assert found.reserved == 80 * MIB, "what lies before a block in use stays"
-
-
-def test_the_share_of_the_memory_that_a_script_allows_is_the_limit():
-    found = allocator(memory=100 * MIB)
-    found.share = 0.5
-    with pytest.raises(NoRoomError, match=r"50\.00 MiB allowed; Of the allocated"):
-        found.take(60 * MIB, 0)

@@ -32,7 +32,6 @@ def run(folder, body, *arguments, limit_s=60.0, **more):
     ("body", "said"),
     [
         ("step()\nsys.exit(1)", r"after 1 steps of its optimizer, 2 are needed, by sys\.exit at .*train\.py:8: let it run longer"),
-        ("step()\nos._exit(0)", r"2 are needed, by os\._exit at .*train\.py:8"),
         ("step()\nif torch.rand(1, device='cuda').item() < 5: raise SystemExit", r"it read values .*train\.py:8\): let it go on"),
         ("x = torch.rand(1, device='cuda')\nwhile x.item() != 5: pass", r"train\.py:8: EndlessReadsError: .*bound its rounds"),
         (
@@ -40,26 +39,16 @@ def run(folder, body, *arguments, limit_s=60.0, **more):
             r"py:7: ValueError: five",
         ),
         ("socket.create_connection(('127.0.0.1', 9))", r"py:7: ConnectionRefusedError: .*have what it loads on this machine"),
-        ("socket.getaddrinfo('example.org', 80)", r"py:7: gaierror: .*have what it loads on this machine"),
         ("torch.nested.nested_tensor([torch.rand(2, 8).cuda()]).sum()", r"py:7: .*make them with layout=torch\.jagged"),
-        ("torch.rand(8, 8, device='cuda').to_sparse_csr()", r"py:7: (Unsupported|torch\.Accelerator).*torch\.library\.register_fake"),
         ("with torch.cuda.graph(torch.cuda.CUDAGraph()): torch.rand(1).cuda().item()", r"py:7: CudaGraphError: .*outside of the capture"),
         ("torch._C._scatter(torch.rand(4, 8), [0, 1])", r"py:7: SeveralDevicesError: nn\.DataParallel uses 2 .*DistributedDataParallel"),
         ("torch.eye(8).to_sparse_csr().cuda()", r"py:7: UnsupportedOperatorException: .* of torch\.sparse_csr: .*torch\.sparse_coo"),
-        ("open('no.json')", r"py:7: FileNotFoundError: .*have what it loads on this machine"),
-        ("try: raise ConnectionError\nexcept OSError as e: raise ValueError from e", r"py:8: ValueError: .*have what it loads"),
         (
             "from torch.distributed.device_mesh import init_device_mesh\ninit_device_mesh('cuda', (4, 2))",
             r"py:8: RuntimeError: .*world size.*ask for as many --ranks",
         ),
-        (
-            "torch.distributed.init_process_group('nccl')\nnet = torch.nn.Linear(8, 8).cuda()\nnet.forward = lambda x: x * net.bias\n"
-            "parallel = torch.nn.parallel.DistributedDataParallel(net)\nwhile True: parallel(torch.rand(1, 8).cuda()).sum().backward()",
-            r"py:11: RuntimeError: Expected to have finished reduction in the prior iteration",
-        ),
-        ("torch.linalg.lstsq(*[torch.rand(3, 4).cuda()] * 2)", r"py:7: .*aten\.linalg_lstsq.*: its shape depends on values"),
+        ("[torch.empty(1 << 30, device='cuda') for _ in range(60)]", r"py:7: torch\.OutOfMemoryError: .* allocate 4\.00 GiB"),
         ("os.environ['LOCAL_RANK']", r"py:7: KeyError: 'LOCAL_RANK': a launcher sets that"),
-        ("import a_module_that_nobody_has", r"py:7: ModuleNotFoundError: .*: install it"),
         ("os.kill(os.getpid(), 9)", r"rank 0 was ended by SIGKILL"),
         (
             "torch.distributed.init_process_group('nccl')\none = torch.rand(4).cuda()\n"
@@ -183,16 +172,6 @@ def test_what_a_script_saves_it_may_rename_copy_find_and_load(tmp_path):
     (outside := tmp_path / "outside").mkdir()
     run(tmp_path, body, str(outside), str(outside))
     assert not list(outside.iterdir())
-
-
-def test_processes_that_a_script_forks_end_without_ending_the_emulation(tmp_path):
-    body = """
-        if os.fork() == 0: os._exit(0)
-        if os.fork() == 0: sys.exit(0)
-        for _ in range(2):
-            step()
-        """
-    assert run(tmp_path, body)[0].operators
 
 
 #: What a script does before it imports torch.

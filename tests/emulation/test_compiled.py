@@ -48,19 +48,3 @@ def test_what_compiled_code_makes_and_uses_up_takes_no_memory(tmp_path):
     assert round(held() - begin, 1) == 1.0, "a gradient that compiled code makes"
     """
     run(tmp_path, HEAD + textwrap.dedent(checks))
-
-
-def test_a_compiled_module_has_its_own_as_in_torch(tmp_path):
-    body = """
-    from torch._dynamo.eval_frame import OptimizedModule
-    module = nn.Sequential(nn.Linear(512, 512)).cuda()
-    compiled = torch.compile(module)
-    assert isinstance(compiled, OptimizedModule) and compiled._orig_mod is module and len(compiled) == 1
-    assert list(compiled.state_dict()) == ["_orig_mod.0.weight", "_orig_mod.0.bias"]
-    optimizer = torch.optim.SGD(compiled.parameters(), lr=0.1)
-    for _ in range(2):
-        compiled(torch.ones(4, 512, device="cuda")).sum().backward()
-        optimizer.step()
-    """
-    (process,) = run(tmp_path, body)
-    assert {each.module for each in process.owners if each.kind == "parameter"} == {"0"}

@@ -7,7 +7,6 @@ from tests.emulation.emulated_scripts import STEPS, run
 
 from lumos.emulation.peak import holdings, peak
 from lumos.emulation.record import MemoryKind
-from lumos.errors import LumosError
 
 pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
 
@@ -20,14 +19,6 @@ def step(rows=512):
     model(torch.ones(rows, 1024, device="cuda")).sum().backward()
     optimizer.step()
 """
-
-
-def test_a_script_that_takes_too_much_ends_at_its_line_as_torch_would_end_it(tmp_path):
-    body = """
-held = [torch.empty(1 << 30, device="cuda") for _ in range(60)]
-"""
-    with pytest.raises(LumosError, match=r"train\.py:5: torch\.OutOfMemoryError: CUDA out of memory\. Tried to allocate 4\.00 GiB\. GPU"):
-        run(tmp_path, body)
 
 
 def test_a_script_that_catches_the_error_and_shrinks_goes_on(tmp_path):
@@ -120,26 +111,6 @@ for _ in range(2):
     assert not waits(lambda: None)
     assert not waits(torch.cuda.current_stream().synchronize)
     assert waits(side.synchronize) and waits(torch.cuda.synchronize) and waits(joined) and waits(torch.cuda.empty_cache)
-    step()
-"""
-    run(tmp_path, STEPS + body)
-
-
-def test_an_event_says_nothing_of_what_was_given_back_after_it(tmp_path):
-    body = """
-side, event = torch.cuda.Stream(), torch.cuda.Event()
-active = lambda: torch.cuda.memory_stats()["active_bytes.all.current"]
-for _ in range(2):
-    before = active()
-    first, second = (torch.empty(1 << 20, device="cuda") for _ in range(2))
-    first.record_stream(side)
-    second.record_stream(side)
-    del first
-    event.record(side)
-    del second
-    event.synchronize()
-    assert active() == before + (4 << 20)
-    torch.cuda.synchronize()
     step()
 """
     run(tmp_path, STEPS + body)

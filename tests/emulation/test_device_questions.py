@@ -38,18 +38,6 @@ with torch.autograd.profiler.emit_nvtx(), torch.cuda.profiler.profile():
     run(tmp_path, STEPS + body)
 
 
-def test_data_parallel_on_one_device_calls_its_module(tmp_path):
-    body = """
-model = nn.DataParallel(nn.Linear(4, 6)).cuda()
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for _ in range(2):
-    model(torch.ones(2, 4)).sum().backward()
-    optimizer.step()
-"""
-    (process,) = run(tmp_path, body)
-    assert leaves(process).count("aten::addmm") == 1
-
-
 def test_an_optimizer_that_steps_while_gradients_are_made_has_stepped_when_all_are(tmp_path):
     body = """
 layers = [nn.Linear(4, 4).cuda() for _ in range(3)]
@@ -86,18 +74,3 @@ for _ in range(2):
     assert "stand-in-lengths" in {note.code for note in process.notes}
     (loss,) = (each for each in process.operators if each.name == "aten::_ctc_loss")
     assert [10, 10, 10, 10] in loss.inputs
-
-
-def test_counts_that_are_known_to_be_equal_give_sizes_that_add_up(tmp_path):
-    body = """
-for _ in range(2):
-    counts = torch.bincount(torch.randint(0, 4, (64,), device="cuda"), minlength=4)
-    assert counts.tolist() == [16, 16, 16, 16]
-    assert counts.view(2, 2).sum(1).tolist() == [32, 32]
-    assert torch.repeat_interleave(torch.arange(4, device="cuda"), counts).shape == (64,)
-    assert torch.ones(3, device="cuda").sum().item() == 3.0
-    assert torch.bincount(torch.randint(0, 4, (64,), device="cuda"), torch.rand(64, device="cuda"), minlength=4).sum().item() == 1
-    step()
-"""
-    (process,) = run(tmp_path, STEPS + body)
-    assert "stand-in-counts" in {note.code for note in process.notes}

@@ -31,10 +31,6 @@ def answers(fits, room, size):
     return [each.value for each in tried]
 
 
-def test_a_straight_line_needs_four_tries():
-    assert answers(97, 1000, lambda value: 30 + 10 * value) == [1, 2, 97, 98]
-
-
 @pytest.mark.parametrize(
     ("fits", "size"),
     [
@@ -72,8 +68,3 @@ def test_the_traces_are_of_the_largest_batch_that_fits_and_one_that_shrinks_does
     assert [(each.value, each.fits) for each in found.tried] == [(1, True), (2, True), (19, True), (20, False)]
     assert said in found.tried[-1].reason and len(found.files) == 1
     assert found.memory[0].allocated_bytes == found.tried[2].allocated_bytes > 19 << 32
-
-
-def test_a_host_has_no_limit_to_fit_into(tmp_path):
-    with pytest.raises(UsageError, match="--fit needs a device"):
-        emulate([sys.executable, "{n}"], tmp_path / "out", "cpu", fit="n")

@@ -41,19 +41,6 @@ def test_a_captured_step_is_launched_whole_by_each_replay_and_its_warming_up_is_
     assert names.count("cudaGraphLaunch") == 1 and any("_foreach_add" in name for name in names)
 
 
-def test_graphed_callables_replay_both_passes_within_ordinary_steps(tmp_path):
-    body = """
-        model = torch.cuda.make_graphed_callables(nn.Linear(8, 4).cuda(), (torch.rand(2, 8, device="cuda"),))
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        while True:
-            model(torch.rand(2, 8, device="cuda")).sum().backward()
-            optimizer.step()
-        """
-    (process,) = run(tmp_path, body)
-    assert [each.graph for each in process.calls if each.kind is CallKind.LAUNCH_GRAPH] == [0, 1]
-    assert ["aten::addmm" in {each.name for each in graph} for graph in process.graphs] == [True, False]
-
-
 def test_exchanges_of_a_captured_step_are_made_again_by_each_replay_between_parts_of_it(tmp_path):
     body = """
         torch.distributed.init_process_group("nccl")

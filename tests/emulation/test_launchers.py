@@ -3,10 +3,9 @@
 import textwrap
 
 import pytest
-from tests.emulation.emulated_scripts import STEPS, run
+from tests.emulation.emulated_scripts import run
 
 from lumos.emulation.record import CallKind
-from lumos.vocabulary import CollectiveKind
 
 pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
 
@@ -52,20 +51,6 @@ def test_torchs_launcher_starts_one_process_and_ranks_agree_on_known_values(tmp_
     (process,) = run(tmp_path, body, [*LAUNCHER, "4"], ranks=4, head="")
     assert (process.rank, process.copies) == (0, [1, 2, 3])
     assert "stand-in-value" not in {each.code for each in process.notes}
-
-
-def test_a_launcher_of_one_process_sets_its_variables_and_the_process_has_a_group_of_its_own(tmp_path):
-    body = f"""
-        import torch.distributed as dist
-        from torch.nn.parallel import DistributedDataParallel
-        assert (os.environ["RANK"], os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"]) == ("0", "0", "1")
-        dist.init_process_group("nccl")
-        assert (dist.get_world_size(), torch.cuda.device_count()) == (1, 1)
-        {textwrap.indent(textwrap.dedent(TRAINING), " " * 8).strip()}
-        """
-    (process,) = run(tmp_path, body, [*LAUNCHER, "1"])
-    assert [each.ranks for each in process.groups] == [[0]]
-    assert {each.kind for each in process.exchanges} == {CollectiveKind.ALL_REDUCE}
 
 
 def test_a_script_that_starts_its_own_processes_goes_on_as_one_and_rank_0_may_log(tmp_path):
@@ -134,27 +119,6 @@ BUCKETS = """
 def test_gradients_are_added_up_in_buckets_of_the_size_that_the_script_asks_for(tmp_path, options, layers):
     process = run(tmp_path, BUCKETS.format(options), ranks=2)[0]
     assert [each.input_elements for each in process.exchanges] == [1024 * 1025 * each for each in layers]
-
-
-def test_parameters_that_may_be_unused_keep_the_buckets_of_the_first_step(tmp_path):
-    process = run(tmp_path, BUCKETS.format(", find_unused_parameters=True"), ranks=2)[0]
-    # The first weight alone reaches 1 MiB; its bias and six layers and the weight of the next reach 25 MiB, and so on; then which are used.
-    sizes = [each.input_elements for each in process.exchanges]
-    assert sizes == [5_249_024, 7_347_200, 7_347_200, 1_048_576, 40]
-
-
-def test_memory_that_a_script_gives_back_by_resizing_its_storage_is_given_back(tmp_path):
-    body = """
-for _ in range(2):
-    gathered = torch.empty(1000, device="cuda")
-    gathered.untyped_storage().resize_(0)
-    gathered.untyped_storage().resize_(2000)
-    step()
-"""
-    (process,) = run(tmp_path, STEPS + body)
-    changes = [each.bytes for each in process.allocations]
-    first = changes.index(4096)
-    assert changes[first : first + 3] == [4096, -4096, 2048]
 
 
 def test_later_ranks_know_from_the_first_what_their_steps_end_by(tmp_path):

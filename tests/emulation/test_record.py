@@ -56,9 +56,3 @@ def test_the_peak_has_its_moment_its_owners_and_the_room_that_is_left():
     assert (found.rank, found.allocated_bytes, found.reserved_bytes, found.room_bytes) == (3, 1550, 2550, 5000)
     assert (found.operator, found.module) == ("aten::mm", "Linear_0")
     assert found.held == [Held(PARAMETER, "layers.*.mlp", 1100), Held(ACTIVATION, "layers.*.mlp.*", 400), Held(TEMPORARY, "", 50)]
-
-
-def test_a_peak_before_the_recorded_steps_is_told_from_that_of_the_steps():
-    found = peak(process((0, 900, 1), (0, -900, 1), (12, 400, 2), (13, -400, 2)))
-    assert (found.allocated_bytes, found.steps_bytes, found.operator) == (900, 400, "")
-    assert peak(process()).allocated_bytes == 0

@@ -5,7 +5,6 @@ from tests.emulation.emulated_scripts import leaves, run
 
 from lumos.cost.cluster import load_cluster
 from lumos.emulation.device.kernels import Kernels
-from lumos.emulation.record import CallKind
 from lumos.vocabulary import CollectiveKind
 
 pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
@@ -69,11 +68,3 @@ def test_ranks_gather_their_statistics_and_add_up_two_sums_of_each_channel(proce
     assert (32, 32) in added
     own = only(process, "aten::batch_norm_backward_reduce").end, only(process, "aten::batch_norm_backward_elemt").begin
     assert [own[0] < each.begin < own[1] for each in process.exchanges if each.input_elements == 32 and not each.asynchronous] == [True]
-
-
-def test_ranks_without_an_image_are_sorted_out_by_a_mask_that_the_host_waits_for(process):
-    masks = [each for each in process.operators if each.name == "aten::nonzero"]
-    assert [each.inputs[0].shape for each in masks] == [(4,)] * 3
-    reads = [each.position for each in process.calls if each.kind is CallKind.READ_VALUE]
-    assert len(reads) == 3
-    assert all(mask.begin <= read for mask, read in zip(masks, reads, strict=True))

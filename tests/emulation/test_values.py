@@ -74,23 +74,6 @@ for _ in range(4):
     assert leaves(*run(tmp_path, body)).count("aten::clamp_min") == 3
 
 
-def test_ranks_that_tell_each_other_a_known_size_know_it(tmp_path):
-    body = """
-torch.distributed.init_process_group("nccl")
-model = nn.Linear(4, 4).cuda()
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for _ in range(2):
-    sizes = [torch.zeros(1, dtype=torch.long, device="cuda") for _ in range(2)]
-    torch.distributed.all_gather(sizes, torch.tensor([6], device="cuda"))
-    assert [each.item() for each in sizes] == [6, 6]
-    torch.distributed.all_gather(sizes, torch.rand(1, device="cuda").long())
-    assert [each.item() for each in sizes] == [1, 1], "nothing is known of these"
-    model(torch.ones(2, 4, device="cuda")).sum().backward()
-    optimizer.step()
-"""
-    run(tmp_path, body, ranks=2)
-
-
 def test_old_names_of_types_and_what_a_driver_tells_are_answered(tmp_path):
     body = """
 import io, pickle
@@ -174,50 +157,6 @@ for _ in range(2):
     assert [3, 3, 2, 2, 1, 1, 1, 1, 1] in network.inputs
     assert "aten::_flash_attention_forward" in leaves(process)
     assert "flex-attention" in {note.code for note in process.notes}
-
-
-def test_a_rank_draws_random_numbers_for_its_part_of_a_distributed_tensor(tmp_path):
-    body = """
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
-os.environ.pop("MASTER_ADDR")  # which a mesh that makes the group of all ranks does without, as no rank is connected
-mesh = init_device_mesh("cuda", (2,))
-weight = nn.Parameter(distribute_tensor(torch.empty(8, 4, device="cuda"), mesh, [Shard(0)]))
-optimizer = torch.optim.SGD([weight], 0.1)
-for _ in range(2):
-    nn.init.trunc_normal_(weight, std=0.02)
-    weight.sum().backward()
-    optimizer.step()
-"""
-    process = run(tmp_path, body, ranks=2)[0]
-    drawn = [each for each in process.operators if each.leaf and each.name in ("aten::uniform_", "aten::normal_")]
-    assert [getattr(each.inputs[0], "shape", None) for each in drawn] == [(4, 4)]
-
-
-def test_a_tensor_made_of_a_sequence_of_tensors_reads_each_of_them(tmp_path):
-    body = """
-for _ in range(2):
-    zeros = torch.zeros((), device="cuda")
-    norms = torch.tensor([[zeros, torch.rand((), device="cuda")], [zeros, 4.0]])
-    assert norms.device.type == "cpu" and norms.tolist() == [[0, 1], [0, 4]]
-    assert torch.as_tensor([zeros], device="cuda").max().item() == 0
-    like = zeros.new_tensor(7.5, device="cpu")
-    assert (like.item(), like.device.type, zeros.new_tensor([2, 2]).device.type) == (7.5, "cpu", "cuda")
-    step()
-"""
-    (process,) = run(tmp_path, STEPS + body)
-    assert leaves(process).count("aten::_local_scalar_dense") == 5
-
-
-@pytest.mark.parametrize(("rows", "count"), [(8, 4), (10, 4), (5, 4), (2, 4), (3, 1)])
-def test_the_part_of_a_parameter_that_a_rank_holds_is_the_one_that_torch_cuts_for_it(rows, count):
-    from lumos.emulation.process.torch_functions import Shards
-
-    cut = pytest.importorskip("torch.distributed.fsdp._fully_shard._fsdp_common")._chunk_with_empty
-    weight = torch.arange(rows * 6).reshape(rows, 6)
-    for dim in (0, 1):
-        ours = Shards(weight, count, dim)
-        assert all(torch.equal(ours[rank], part) for rank, part in enumerate(cut(weight, count, dim)))
 
 
 def test_what_is_sorted_by_unknown_values_or_written_into_new_memory_is_known(tmp_path):

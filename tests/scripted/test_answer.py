@@ -70,12 +70,6 @@ def test_a_script_that_is_not_the_recorded_one_is_refused_with_the_first_differe
     assert scripts.base(job, 1, 4096, force=True).share.part < 0.7
 
 
-def test_a_script_of_other_sizes_is_not_the_recorded_one(scripts, slower, tmp_path):
-    job = scripts.job(tmp_path, slower(**FACTORS), 3, 4096)
-    with pytest.raises(LumosError, match=r"explains \d% of .*first: aten::.* of float32 \[4096, 256\].*\[2048, 256\]"):
-        scripts.base(job, 3, 2048)
-
-
 def test_a_script_that_does_something_else_in_another_run_is_refused_with_the_place(scripts, slower, tmp_path):
     job = scripts.job(tmp_path, slower(), 3, 64)
     with pytest.raises(LumosError, match=r"--before .* two runs .*aten::tanh of .* \(layers.0 at .*train.py:11\)"):

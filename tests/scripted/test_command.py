@@ -18,11 +18,11 @@ PYTHON = sys.executable
     [
         ("train.py --tp 2", None),
         ("-m torch.distributed.run --nproc-per-node 8 train.py", 8),
-        ("-m torch.distributed.run --nproc_per_node=4 --nnodes=2 train.py", 8),
+        ("-u -m torch.distributed.run --nproc_per_node=4 --nnodes=2 train.py", 8),
+        ("-W ignore /usr/bin/torchrun --nproc-per-node=4 train.py", 4),
         ("-m torch.distributed.run --nproc-per-node gpu train.py", None),
-        ("-m accelerate.commands.launch train.py", None),
         ("-m accelerate.commands.launch --num_processes 16 train.py", 16),
-        ("train.py --nproc-per-node 8", None),
+        ("train.py torchrun --nproc-per-node 8", None),
     ],
 )
 def test_a_launcher_says_how_many_ranks_it_starts(text, ranks):

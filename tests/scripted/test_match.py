@@ -19,11 +19,6 @@ def test_what_lies_between_exact_partners_is_aligned_by_name_alone():
     assert in_two_rounds(exact, (numbers("abxcd"), numbers("abzcd"))).tolist() == [0, 1, -1, 3, 4]
 
 
-def test_nothing_has_no_partner():
-    assert in_two_rounds((numbers(""), numbers("a")), (numbers(""), numbers("a"))).tolist() == []
-    assert in_two_rounds((numbers("ab"), numbers("")), (numbers("ab"), numbers(""))).tolist() == [-1, -1]
-
-
 def test_an_exchange_whose_peers_are_absent_costs_what_the_shortest_of_its_size_does():
     def step(*times):
         exchanges = [RecordedExchange(CollectiveKind.ALL_REDUCE, nbytes, ns, False) for nbytes, ns in times]
@@ -43,7 +38,3 @@ MASK, VALUES = ((4, 8), "bool"), ((4, 8), "float32")
 )  # fmt: skip
 def test_a_recording_may_leave_out_what_stands_in_lists_and_its_types(recorded, same):
     assert same_sizes(recorded, (MASK, VALUES)) is same
-
-
-def test_a_workspace_of_which_emulation_does_not_know_the_length_may_have_any():
-    assert same_sizes((MASK, ((4005888,), "uint8")), (MASK, ((0,), "uint8")))

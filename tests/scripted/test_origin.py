@@ -10,7 +10,7 @@ from lumos.findings.case import Priced, case_of
 from lumos.findings.diagnose import diagnose_paths
 from lumos.findings.finding import FindingCode
 from lumos.findings.script_fixes import with_changed_scripts
-from lumos.scripted.origin import differing_steps, first_difference, origins
+from lumos.scripted.origin import first_difference, origins
 from lumos.scripted.script import emulated_again
 
 
@@ -44,19 +44,6 @@ def test_the_first_difference_has_its_place_and_both_sides():
     assert found.startswith("aten::relu of float32 [4, 8] (") and "in one, aten::relu of float32 [2, 8] (" in found
 
 
-def test_a_shorter_second_run_is_compared_in_its_steps():
-    assert first_difference(process(STEP, STEP[:1]), process(STEP)) == ""
-
-
-def test_what_runs_beside_the_training_may_differ():
-    assert first_difference(process(STEP, beside=("aten::copy_",)), process(STEP)) == ""
-
-
-def test_steps_that_differ_among_themselves():
-    assert not differing_steps(process(STEP, STEP))
-    assert differing_steps(process(STEP, STEP[:1])) and differing_steps(process(STEP, (STEP[0], ("aten::relu", 2))))
-
-
 def test_lines_and_modules_of_an_emulated_script(scripts):
     (kindred,) = scripts.script(2, 64).kinds
     found = dict(zip((each.begin for each in kindred.process.operators), origins(kindred.process, kindred.placed), strict=True))
@@ -70,11 +57,6 @@ def test_lines_and_modules_of_an_emulated_script(scripts):
 def test_another_run_of_a_script_leaves_the_same(scripts):
     script = scripts.script(1, 8)
     assert first_difference(script.kinds[0].process, emulated_again(script, 1, 300.0)) == ""
-
-
-@pytest.mark.parametrize("other", [(2, 8), (1, 16), (1, 8, "tanh")])
-def test_other_scripts_do_not(scripts, other):
-    assert first_difference(scripts.script(1, 8).kinds[0].process, scripts.script(*other).kinds[0].process)
 
 
 def test_a_finding_names_the_line_of_the_script(scripts, slower, tmp_path):

@@ -4,7 +4,6 @@ import pytest
 from msgspec.structs import replace
 
 from lumos.cost.cluster import load_cluster
-from lumos.cost.memory_bound_model import POINTWISE, STRIDED
 from lumos.emulation.device.fusion import launched
 from lumos.emulation.device.kernels import Kernels
 from lumos.emulation.record import Tensor
@@ -82,16 +81,6 @@ def test_the_backward_pass_makes_intermediate_values_again(drawn):
     assert backward[0] == "aten::mm" and backward[1][0] == ("triton_poi_fused_mul", 3 * SIZE)
 
 
-def test_what_nobody_reads_is_a_result_and_ranges_are_not_fused_with_each_other(drawn):
-    draw = drawn()
-    inside(draw, 0, op(draw, "mul", [1], 2))
-    inside(draw, 2, op(draw, "exp", [2], 3))
-    assert launches(draw) == [
-        ("aten::mul", [("triton_poi_fused_mul", 2 * SIZE)]),
-        ("aten::exp", [("triton_poi_fused_exp", 2 * SIZE)]),
-    ]
-
-
 def test_a_collective_needs_what_it_sends(drawn):
     draw = drawn()
     inside(
@@ -107,25 +96,6 @@ def test_a_collective_needs_what_it_sends(drawn):
     # The sum is in memory before the collective begins, so with the operator before it.
     assert (at, kernels) == ("aten::add", [("triton_poi_fused_mul_add", 3 * SIZE)])
     assert last == "aten::mm" and rest[0] == ("triton_poi_fused_exp", 2 * SIZE)
-
-
-def test_what_a_backward_pass_runs_again_for_nothing_is_dropped(drawn):
-    draw = drawn()
-    node = (op(draw, "add", [2, 1], 11, lost=True, thread=1), multiply(draw, 9, 12, thread=1))
-    inside(draw, 1, lambda: draw.operator("MmBackward0", thread=1, leaf=False, inside=node))
-    assert [(name, len(kernels)) for name, kernels in launches(draw)] == [("aten::mm", 1)]
-
-
-def test_work_of_others_between_the_nodes_of_a_pass_does_not_part_it(drawn):
-    draw = drawn()
-    inside(draw, 0, op(draw, "exp", [1], 2), multiply(draw, 2, 3))
-    inside(draw, 1, op(draw, "add", [8, 9], 10, lost=True, thread=1))
-    op(draw, "neg", [20], 21, thread=1)()
-    inside(draw, 1, op(draw, "mul", [10, 9], 11, thread=1))
-    assert launches(draw)[1:] == [
-        ("aten::neg", [("elementwise_kernel [neg]", 2 * SIZE)]),
-        ("aten::mul", [("triton_poi_fused_add_mul", 3 * SIZE)]),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -158,23 +128,6 @@ def test_operators_on_complex_numbers_are_not_fused(drawn):
         ["triton_poi_fused_neg", "elementwise_kernel [mul]"],
         ["triton_poi_fused_exp"],
     ]
-
-
-def test_parts_of_one_piece_of_memory_are_all_read(drawn):
-    draw = drawn()
-    halves = [Tensor((5, 100), "float32", (100, 1), 1, "cuda", offset) for offset in (0, 500)]
-    turned = [Tensor((100, 5), "float32", (1, 100), 3, "cuda", offset) for offset in (0, 500)]
-
-    def joined(parts, storage):
-        return lambda: draw.operator("aten::cat", inputs=[[*parts, parts[0]], 1], outputs=[tensor(storage)])
-
-    for storage in (2, 4):
-        draw.allocate(SIZE, storage)
-    inside(draw, 0, joined(halves, 2))
-    inside(draw, 2, joined(turned, 4))
-    found, _ = launched(draw.process(), Kernels(load_cluster("h100").accelerator))
-    # Rows of 400 bytes lie beside each other in both, columns do not.
-    assert [(each[0].work.bytes, each[0].work.kernel_class) for each in found] == [(2 * SIZE, POINTWISE), (2 * SIZE, STRIDED)]
 
 
 @pytest.mark.parametrize("ranged", [True, False])

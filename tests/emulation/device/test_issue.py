@@ -2,10 +2,7 @@
 
 import pytest
 
-from lumos.cost.cluster import load_cluster
-from lumos.emulation.device.host import HostClass, host_ns
 from lumos.emulation.record import CallKind, Group, Tensor
-from lumos.errors import LumosError
 from lumos.graph.table import Dependency, Kind
 from lumos.vocabulary import CollectiveKind
 
@@ -50,13 +47,6 @@ def test_an_operator_that_clears_its_result_by_another_launches_after_it(drawn):
     assert [task.operator for task in program.tasks if task.kind is Kind.KERNEL] == [0, 1], "the inner one is first in the record"
 
 
-def test_a_view_takes_little_and_launches_nothing(drawn):
-    record = drawn()
-    record.operator("aten::view")
-    record.operator("aten::t")
-    assert host(record.program()) == [(Kind.OPERATOR, 2 * (1_200 + 1_000))]
-
-
 def test_work_that_launches_nothing_takes_less_python_and_less_of_its_own(drawn):
     record = drawn()
     on_host = {"inputs": [Tensor((8,), "float32", (1,), 4, "cpu")], "outputs": [Tensor((8,), "float32", (1,), 5, "cpu")]}
@@ -71,13 +61,6 @@ def test_work_that_launches_nothing_takes_less_python_and_less_of_its_own(drawn)
         (Kind.LAUNCH, 3_000),
         (Kind.OPERATOR, 12_000 + 1_000),
     ]
-
-
-def test_an_operator_that_communicates_is_not_quiet(drawn):
-    record = drawn(world=2, groups=[WORLD])
-    record.operator("_c10d_functional::all_reduce", leaf=False, inside=[lambda: record.exchange()])
-    spent = [ns for kind, ns in host(record.program()) if kind == Kind.OPERATOR]
-    assert spent[0] == 12_000 + 10_000 + 10_000
 
 
 def test_the_backward_thread_goes_on_where_the_main_thread_stopped_and_the_reverse(drawn):
@@ -104,19 +87,6 @@ def test_a_stream_waits_for_the_work_that_an_event_marks(drawn):
     first, _, on_five, _ = device(program)
     assert edges(program, Dependency.STREAM_WAIT) == [(first, on_five)]
     assert [task.name for task in program.tasks if task.kind == Kind.RUNTIME] == ["cudaEventRecord", "cudaStreamWaitEvent"]
-
-
-def test_an_event_of_a_stream_that_itself_waits_marks_what_it_waits_for(drawn):
-    record = drawn()
-    record.operator()
-    record.call(CallKind.RECORD_EVENT, stream=0, event=1)
-    record.call(CallKind.STREAM_WAITS_EVENT, stream=5, event=1)
-    record.call(CallKind.RECORD_EVENT, stream=5, event=2)
-    record.call(CallKind.STREAM_WAITS_EVENT, stream=6, event=2)
-    record.operator(stream=6)
-    program = record.program()
-    first, last = device(program)
-    assert edges(program, Dependency.STREAM_WAIT) == [(first, last)]
 
 
 def test_a_read_value_is_copied_and_waited_for(drawn):
@@ -189,28 +159,3 @@ def test_messages_of_each_direction_and_peer_have_a_stream(drawn):
         record.exchange(kind, "pipeline", peer=peer, asynchronous=True)
     streams = [stream for _, stream in device(record.program()).values()]
     assert len(set(streams)) == 3 and streams[0] == streams[3]
-
-
-def test_work_between_processes_is_host_time_alone(drawn):
-    record = drawn(world=2, groups=[WORLD])
-    record.exchange(host=True)
-    assert host(record.program()) == [(Kind.OPERATOR, 10_000)]
-
-
-def test_a_collective_of_an_unknown_group_is_an_error(drawn):
-    record = drawn(world=2)
-    record.exchange()
-    with pytest.raises(LumosError, match="group 'world' is not among its groups"):
-        record.program()
-
-
-def test_a_thread_that_the_record_does_not_name_is_an_error(drawn):
-    record = drawn(threads=("main",))
-    record.operator(thread=1)
-    with pytest.raises(LumosError, match="thread 1 is not among"):
-        record.program()
-
-
-def test_the_launch_call_is_the_accelerators_own_where_its_data_have_one():
-    h100 = load_cluster("h100").accelerator
-    assert host_ns(h100)[HostClass.LAUNCH] == 4500 and set(host_ns(h100)) == set(HostClass)
