@@ -74,6 +74,9 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     region: int = -1
 
 
+#: How the names of the rows of the backward pass' engine begin.
+ENGINE_PREFIX = "autograd::engine"
+
 #: How the name of a compiled function's range begins, as torch's profiler writes it.
 REGION_PREFIX = "Torch-Compiled Region: "
 

@@ -273,7 +273,7 @@ def _spread(after: Kindred, slot: Slot, of: Int64) -> Float64:
     parts = after.parts
     chosen = (parts.slot == slot) & (parts.of >= 0)
     size = after.modelled.shape[1]
-    high = np.bincount(parts.of[chosen], (parts.ns * after.high)[chosen], minlength=size)
+    high = np.bincount(parts.of[chosen], (parts.ns * parts.high)[chosen], minlength=size)
     best = after.modelled[slot]
     above: Float64 = np.divide(high, best, out=np.ones(size), where=best > 0)[of] - 1
     return above

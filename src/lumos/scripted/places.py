@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from lumos.emulation.record import ENGINE_PREFIX, enclosed
 from lumos.graph.steps import MARK
 from lumos.vocabulary import MODULE_PREFIX, Phase
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 #: How torch names the ranges of an optimizer's methods (torch/optim/optimizer.py).
 _OPTIMIZER = "Optimizer."
-#: And the rows of the backward pass' engine.
-_ENGINE = "autograd::engine"
 
 
 class ScriptPlace(NamedTuple):
@@ -92,33 +91,25 @@ class _Placing:
     def _nest(self) -> None:
         """Parents, steps, the modules around operators, and what is inside an optimizer."""
         p = self.process
-        rows = [(each.thread, each.begin, -each.end, i, False) for i, each in enumerate(p.operators)]
-        rows += [
-            (each.thread, each.begin, -each.end, i, True)
-            for i, each in enumerate(p.marks)
-            if each.name.startswith((MODULE_PREFIX, _OPTIMIZER))
-        ]
+        spans = [(each.thread, each.begin, each.end, i) for i, each in enumerate(p.operators)]
+        marks = [i for i, each in enumerate(p.marks) if each.name.startswith((MODULE_PREFIX, _OPTIMIZER))]
+        spans += [(p.marks[i].thread, p.marks[i].begin, p.marks[i].end, ~i) for i in marks]
         outermost = Counter[int]()
-        stack: list[tuple[int, int, int, _Call | None, bool]] = []  # thread, end, operator, call of a module, of an optimizer
-        for thread, begin, end, i, is_mark in sorted(rows):
-            while stack and (stack[-1][0] != thread or stack[-1][1] < begin):
-                stack.pop()
-            _, _, parent, call, updating = stack[-1] if stack else (thread, 0, -1, None, False)
-            step = step_holding(self.bounds, begin)
-            if is_mark:
-                name = p.marks[i].name
-                if name.startswith(_OPTIMIZER):
-                    updating = True
-                else:
-                    if call is None and parent < 0:
-                        outermost[step] += 1
-                    call = _Call(i + 1, p.modules.get(name, name), max(outermost[step] - 1, 0))
-                stack.append((thread, -end, parent, call, updating))
+        calls: dict[int, _Call] = {}  # of modules, by the complement of the index of their marks
+        for i, around in enclosed(spans):
+            step = step_holding(self.bounds, p.operators[i].begin if i >= 0 else p.marks[~i].begin)
+            parent = next((each for each in reversed(around) if each >= 0), -1)
+            call = next((calls[each] for each in reversed(around) if each in calls), None)
+            if i < 0:
+                name = p.marks[~i].name
+                if name.startswith(MODULE_PREFIX):
+                    outermost[step] += call is None and parent < 0
+                    calls[i] = _Call(-i, p.modules.get(name, name), max(outermost[step] - 1, 0))
                 continue
+            updating = any(each < 0 and each not in calls for each in around)
             self.found.step[i], self.found.parent[i] = step, parent
             self.calls[i] = call or _Call(0, "", 0 if updating else max(outermost[step] - 1, 0))
             self.phase[i] = Phase.OPTIMIZER if updating else Phase.FORWARD
-            stack.append((thread, -end, i, call, updating))
 
     def _backward(self) -> None:
         """The modules of the backward pass. What a checkpoint runs again there lies in calls of modules of its own."""
@@ -127,7 +118,7 @@ class _Placing:
         before: dict[int, _Call] = {}
         for i, each in enumerate(operators):
             parent = parents[i]
-            if each.forward_thread >= 0 or each.name.startswith(_ENGINE):
+            if each.forward_thread >= 0 or each.name.startswith(ENGINE_PREFIX):
                 source = forward.get((each.forward_thread, each.sequence), -1)
                 call = self.calls[source] if source >= 0 else before.get(each.thread, _Call(0, "", 0))
                 before[each.thread] = call

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumos.analyze.loop.steps import Members
-    from lumos.blocks.work import Work
     from lumos.cost.cluster import Cluster
     from lumos.cost.estimate import Float64
     from lumos.emulation.device.program import DeviceProgram
@@ -66,24 +65,23 @@ class Slot(IntEnum):
 
 
 class TaskCosts(NamedTuple):
-    """What a program's tasks cost, part by part, as columns: the task, the slot, the operator or exchange (-1 for none), the model's ns."""
+    """What a program's tasks cost, part by part, as columns: the task, the slot, the operator or exchange (-1 for none), the model's ns,
+    and how many times as long it may take."""
 
     task: Int64
     slot: Int64
     of: Int64
     ns: Float64
+    high: Float64
 
 
 @dataclass(frozen=True, eq=False)
 class Kindred:
-    """What one process of an emulated job did, which stands for every rank that does the same. work: of each part, None for the host's."""
+    """What one process of an emulated job did, which stands for every rank that does the same."""
 
     process: Process
     program: DeviceProgram
     parts: TaskCosts
-    work: tuple[Work | None, ...]
-    low: Float64
-    high: Float64
 
     @cached_property
     def placed(self) -> ScriptPlaces:
@@ -205,28 +203,18 @@ def script(command: Command, processes: list[Process], cluster: Cluster) -> Scri
 
 def _kindred(program: DeviceProgram, pricer: Pricer) -> Kindred:
     """The parts of a program's tasks."""
-    rows: list[tuple[int, int, int, float]] = []
-    works: list[Work | None] = []
     distinct = list(dict.fromkeys(task.work for task in program.tasks if task.work is not None))
     prices = dict(zip(distinct, pricer(distinct), strict=True))
-    low, high = [], []
+    rows: list[tuple[int, int, int, float, float]] = []
     for number, task in enumerate(program.tasks):
         if task.work is not None:
             times = prices[task.work].times
             slot, of = (Slot.EXCHANGE, task.exchange) if task.exchange >= 0 else (Slot.DEVICE, task.operator)
-            rows.append((number, slot, of, times.best))
-            works.append(task.work)
-            low.append(times.low / max(times.best, 1))
-            high.append(times.high / max(times.best, 1))
-            continue
-        spent = [(Slot.BEFORE if each.kind in _BEFORE else Slot.OWN, each.operator, each.ns) for each in program.spent.get(number, ())]
-        if task.kind == Kind.LAUNCH:
-            spent = [(Slot.CALLS, task.operator, task.ns)]
-        for slot, operator, ns in spent:
-            rows.append((number, slot, operator, ns))
-            works.append(None)
-            low.append(1.0)
-            high.append(1.0)
-    columns = np.array(rows, float).reshape(-1, 4).T
-    parts = TaskCosts(columns[0].astype(np.int64), columns[1].astype(np.int64), columns[2].astype(np.int64), columns[3])
-    return Kindred(program.process, program, parts, tuple(works), np.array(low), np.array(high))
+            rows.append((number, slot, of, times.best, times.high / max(times.best, 1)))
+        elif task.kind == Kind.LAUNCH:
+            rows.append((number, Slot.CALLS, task.operator, task.ns, 1.0))
+        else:
+            spent = ((Slot.BEFORE if each.kind in _BEFORE else Slot.OWN, each) for each in program.spent.get(number, ()))
+            rows.extend((number, slot, each.operator, each.ns, 1.0) for slot, each in spent)
+    columns = np.array(rows, float).reshape(-1, 5).T
+    return Kindred(program.process, program, TaskCosts(*columns[:3].astype(np.int64), *columns[3:]))

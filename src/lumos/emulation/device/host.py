@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.emulation.record import enclosed
+from lumos.emulation.record import ENGINE_PREFIX, enclosed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Sized
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator
     from lumos.emulation.record import Process
 
-#: Beginnings of the names of the backward pass' nodes: the engine's row, and the row of the node inside it.
-_ENGINE, _NODE = "autograd::engine", "Backward"
+#: In the name of the row of a node of the backward pass, inside the engine's own.
+_NODE = "Backward"
 _FILE = Path(__file__).parent / "data" / "host.toml"
 
 
@@ -65,7 +65,7 @@ class OperatorTree(NamedTuple):
 
 def class_of(i: int, name: str, tree: OperatorTree) -> HostClass:
     """The class of the own time of operator `i`, which is called `name`."""
-    if name.startswith(_ENGINE) or (_NODE in name and "::" not in name) or "AccumulateGrad" in name:
+    if name.startswith(ENGINE_PREFIX) or (_NODE in name and "::" not in name) or "AccumulateGrad" in name:
         return HostClass.NODE
     if i in tree.calling:
         return HostClass.OUTER if i in tree.launching else HostClass.QUIET_OUTER

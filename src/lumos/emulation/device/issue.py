@@ -24,7 +24,7 @@ from lumos.emulation.device.host import HostClass, OperatorTree, class_of
 from lumos.emulation.device.kernels import host_copy_ns
 from lumos.emulation.device.launch import DeviceEngine, width
 from lumos.emulation.device.program import DeviceProgram, MarkedEvent, Span, Threads
-from lumos.emulation.record import CallKind
+from lumos.emulation.record import ENGINE_PREFIX, CallKind
 from lumos.errors import LumosError
 from lumos.graph.steps import MARK
 from lumos.graph.table import Dependency, Kind
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 _KINDS = {DeviceEngine.KERNEL: Kind.KERNEL, DeviceEngine.COPY: Kind.MEMCPY, DeviceEngine.FILL: Kind.MEMSET}
 _CALLS = {DeviceEngine.KERNEL: "cudaLaunchKernel", DeviceEngine.COPY: "cudaMemcpyAsync", DeviceEngine.FILL: "cudaMemsetAsync"}
-#: The beginning of the names of the rows of the backward pass' engine.
-_ENGINE = "autograd::engine"
 _NOTHING = MarkedEvent((), -1, -1)
 
 
@@ -121,7 +119,7 @@ class Walk:
         inner = self.threads.operators[thread]
         fused = i in self.regions
         if not inner and not fused:
-            self._spend(HostClass.ENGINE if operator.name.startswith(_ENGINE) else self._python(i, thread), i)
+            self._spend(HostClass.ENGINE if operator.name.startswith(ENGINE_PREFIX) else self._python(i, thread), i)
         if not inner:
             self.outermost[thread] = i
         inner.append(i)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lumos.emulation import record
 from lumos.emulation.process.journal import CLOSED, OPEN, Journal, StepNote
-from lumos.emulation.record import REGION_PREFIX
+from lumos.emulation.record import ENGINE_PREFIX, REGION_PREFIX
 from lumos.vocabulary import MODULE_PREFIX
 
 if TYPE_CHECKING:
@@ -108,26 +108,18 @@ def _notes_below(event: Any) -> Iterator[Any]:
             yield from _notes_below(child)
 
 
-class _Recorded(NamedTuple):
-    """The lists of a record."""
-
-    threads: list[str]
-    operators: list[record.Operator]
-    marks: list[record.Mark]
-    calls: list[record.DeviceCall]
-    exchanges: list[record.Exchange]
-    allocations: list[record.Allocation]
-
-
-def put_together(profile: Any, journal: Journal, storages: Storages) -> _Recorded:
-    """The record's lists. profile: what torch's profiler gives when it is disabled."""
+def put_together(profile: Any, journal: Journal, storages: Storages, found: record.Process) -> None:
+    """Fill the lists of a record. profile: what torch's profiler gives when it is disabled."""
     rows = _Rows(journal)
     for event in sorted(profile.experimental_event_tree(), key=lambda each: each.start_time_ns):
         rows.add(event)
     begins, ends = _positions(rows)
     numbers = {tid: place for place, tid in enumerate(dict.fromkeys(row.thread for row in rows.rows))}
+    found.threads.extend(f"thread {place}" for place in range(len(numbers)))
     flat = {each.correlation_id(): each for each in profile.events()}
-    return _lists(rows, begins, ends, numbers, journal, storages, flat)
+    _lists(rows, begins, ends, numbers, journal, storages, flat, found)
+    found.operators.sort(key=lambda operator: operator.begin)
+    found.schemas.update(_schemas(found.operators))
 
 
 def _positions(rows: _Rows) -> tuple[list[int], list[int]]:
@@ -139,10 +131,10 @@ def _positions(rows: _Rows) -> tuple[list[int], list[int]]:
 
 
 def _lists(
-    rows: _Rows, begins: list[int], ends: list[int], numbers: dict[int, int], journal: Journal, storages: Storages, flat: Mapping[int, Any]
-) -> _Recorded:
+    rows: _Rows, begins: list[int], ends: list[int], numbers: dict[int, int], journal: Journal, storages: Storages,
+    flat: Mapping[int, Any], found: record.Process,
+) -> None:  # fmt: skip
     """flat: the profiler's rows outside of its tree, by their number there and here."""
-    found = _Recorded([f"thread {place}" for place in range(len(numbers))], [], [], [], [], [])
     found.allocations.extend(journal.before)
     forward = _forward_threads(rows, numbers)
     exchange_of: dict[int, int] = {}
@@ -174,12 +166,11 @@ def _lists(
     found.marks.extend(
         record.Mark(f"ProfilerStep#{number}", 0, before + 1, end) for (_, before), (number, end) in itertools.pairwise(steps)
     )
-    return found._replace(operators=sorted(found.operators, key=lambda operator: operator.begin))
 
 
 def _is_node(row: _Row) -> bool:
     """Whether a row is a node of a backward pass."""
-    return row.event.typed[1].scope.name == _BACKWARD or row.name.startswith("autograd::engine")
+    return row.event.typed[1].scope.name == _BACKWARD or row.name.startswith(ENGINE_PREFIX)
 
 
 def _forward_threads(rows: _Rows, numbers: dict[int, int]) -> dict[int, int]:
@@ -192,7 +183,7 @@ def _forward_threads(rows: _Rows, numbers: dict[int, int]) -> dict[int, int]:
     return out
 
 
-def schemas(operators: Iterable[record.Operator]) -> dict[str, str]:
+def _schemas(operators: Iterable[record.Operator]) -> dict[str, str]:
     """The schema of each operator that has one, by its signature."""
     found: dict[str, str] = {}
     for each in operators:

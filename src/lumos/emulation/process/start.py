@@ -37,7 +37,7 @@ from lumos.emulation.process.operators.storages import Storages
 from lumos.emulation.process.outside import OUTSIDE
 from lumos.emulation.process.owners import Owners, watch_modules
 from lumos.emulation.process.patches import TORCH
-from lumos.emulation.process.rows import put_together, schemas
+from lumos.emulation.process.rows import put_together
 from lumos.emulation.process.script import CAPTURES, MARKS_STEPS, frames_of_error, leave, line_of_error, line_of_script, says
 from lumos.emulation.process.settings import FULL, WAITS, WHERE, EmulationSettings
 from lumos.emulation.process.streams import Graphs, Streams
@@ -220,13 +220,14 @@ class _Emulation:
 
     def _finish(self) -> None:
         profile = self._stop()
-        settings, lists = self._settings, put_together(profile, self._journal, self._storages)
+        settings = self._settings
         self._recorded = record.Process(
-            rank=settings.rank, world=settings.world, accelerator=settings.device.cluster, torch=str(torch.__version__),
-            groups=self._groups.made, notes=list(self._journal.assumed.values()), schemas=schemas(lists.operators),
-            owners=list(self._owners.all()), modules=self._owners.marked, room=settings.device.room, lines=list(self._journal.lines),
-            graphs=self._journal.graphs, ended_by=settings.ended_by, **lists._asdict(),
+            rank=settings.rank, world=settings.world, accelerator=settings.device.cluster, torch=str(torch.__version__), threads=[],
+            operators=[], groups=self._groups.made, notes=list(self._journal.assumed.values()), owners=list(self._owners.all()),
+            modules=self._owners.marked, room=settings.device.room, lines=list(self._journal.lines), graphs=self._journal.graphs,
+            ended_by=settings.ended_by,
         )  # fmt: skip
+        put_together(profile, self._journal, self._storages, self._recorded)
         if self._graphs.steps or not says(CAPTURES):
             self._leave_record(self._recorded)
 
