@@ -3,7 +3,7 @@
 import pickle
 
 import pytest
-from tests.emulation.emulated_scripts import STEPS, run
+from tests.emulation.emulated_scripts import run
 
 from lumos.emulation.peak import holdings, peak
 from lumos.emulation.record import MemoryKind
@@ -84,33 +84,3 @@ assert torch.cuda.memory_reserved() == 20 << 20 and torch.cuda.mem_get_info() ==
     viewer = pytest.importorskip("torch.cuda._memory_viz")
     assert "segments: 2" in viewer.segsum(snapshot) and "alloc" in viewer.trace(snapshot)
     assert "kept.pickle" not in {each.name for each in tmp_path.iterdir()}
-
-
-def test_what_a_second_stream_uses_is_lent_again_once_the_host_knows_that_it_is_done(tmp_path):
-    """A piece of 4 MiB that the script gives back stays taken, so that the next is another one, until the host has waited for the stream
-    itself, for all, or for one that waits for it."""
-    body = """
-side = torch.cuda.Stream()
-figures = torch.cuda.memory_stats
-def used():
-    piece = torch.empty(1 << 20, device="cuda")
-    piece.record_stream(side)
-    return piece.untyped_storage().data_ptr()
-def awaited():
-    return figures()["active_bytes.all.current"] - figures()["allocated_bytes.all.current"]
-def waits(call):
-    torch.cuda.synchronize()
-    used()
-    assert awaited() == 4 << 20
-    call()
-    return awaited() == 0
-def joined():
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.current_stream().synchronize()
-for _ in range(2):
-    assert not waits(lambda: None)
-    assert not waits(torch.cuda.current_stream().synchronize)
-    assert waits(side.synchronize) and waits(torch.cuda.synchronize) and waits(joined) and waits(torch.cuda.empty_cache)
-    step()
-"""
-    run(tmp_path, STEPS + body)

@@ -74,28 +74,6 @@ def test_a_script_that_starts_its_own_processes_goes_on_as_one_and_rank_0_may_lo
     assert reads == [1, 0]
 
 
-def test_a_mesh_makes_the_first_group_and_a_job_of_one_rank_may_make_groups_too(tmp_path):
-    body = """
-        from torch.distributed.device_mesh import init_device_mesh
-        model = torch.nn.Linear(4, 4).cuda()
-        if "WORLD_SIZE" in os.environ:
-            assert init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))["tp"].size() == 2
-        else:
-            os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="localhost", MASTER_PORT="1")
-            torch.distributed.init_process_group("nccl")
-            model = torch.nn.parallel.DistributedDataParallel(model)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(2):
-            model(torch.rand(2, 4, device="cuda")).sum().backward()
-            optimizer.step()
-        """
-    (process,) = run(tmp_path, body, ranks=4)
-    assert {len(each.ranks) for each in process.groups} == {4, 2}
-    (process,) = run(tmp_path, body)
-    assert [each.ranks for each in process.groups] == [[0]]
-    assert process.exchanges
-
-
 BUCKETS = """
     torch.distributed.init_process_group("nccl")
     model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(20)]).cuda()
@@ -119,19 +97,3 @@ BUCKETS = """
 def test_gradients_are_added_up_in_buckets_of_the_size_that_the_script_asks_for(tmp_path, options, layers):
     process = run(tmp_path, BUCKETS.format(options), ranks=2)[0]
     assert [each.input_elements for each in process.exchanges] == [1024 * 1025 * each for each in layers]
-
-
-def test_later_ranks_know_from_the_first_what_their_steps_end_by(tmp_path):
-    (tmp_path / "mail").mkdir()  # where ranks may write
-    body = """
-        import sys, tempfile
-        tempfile.mkstemp("", f"start-{os.environ['RANK']}-", sys.path[0] + "/mail")
-        torch.distributed.init_process_group("nccl")
-        rank = torch.distributed.get_rank()
-        model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(rank + 1))).cuda()
-        for _ in range(3):
-            model(torch.rand(4, 4, device="cuda"))
-        """
-    found = run(tmp_path, body, ranks=4)
-    starts = [len(list((tmp_path / "mail").glob(f"start-{rank}-*"))) for rank in range(4)]
-    assert [each.rank for each in found] == [0, 1, 2, 3] and starts == [2, 1, 1, 2]  # the last one runs beside the first

@@ -6,7 +6,7 @@ from tests.emulation.emulated_scripts import leaves, run
 
 from lumos.cost.cluster import load_cluster
 from lumos.emulation.device.kernels import Kernels
-from lumos.emulation.record import REGION_PREFIX, CallKind, Tensor
+from lumos.emulation.record import CallKind, Tensor
 from lumos.vocabulary import CollectiveKind
 
 pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
@@ -143,34 +143,6 @@ def test_what_an_operator_calls_to_clear_its_result_is_below_it_and_gives_the_me
         assert outer.leaf and inside[0].name == f"aten::{called}" and inside[-1].name == "aten::fill_"
         assert {each.outputs[0].storage for each in inside} == {outer.outputs[0].storage}
         assert len([each for each in process.allocations if each.storage == outer.outputs[0].storage and each.bytes > 0]) == 1
-
-
-def test_compiled_functions_and_modules_are_ranges(tmp_path):
-    body = """
-        model = torch.compile(nn.Linear(16, 16).cuda())
-        other = nn.ReLU()
-        other.compile()
-
-        @torch.compile(dynamic=False)
-        def loss_of(x):
-            return x.exp().sum()
-
-        torch.compile(nn.Linear(4, 4))  # as a library does that compiles what the script never calls
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(2):
-            loss_of(other(model(torch.rand(4, 16, device="cuda")))).backward()
-            optimizer.step()
-        """
-    (process,) = run(tmp_path, body)
-    ranges = {mark.name: mark for mark in process.marks if mark.name.startswith(REGION_PREFIX)}
-    assert sorted(ranges) == [f"{REGION_PREFIX}{number}/0" for number in range(3)]
-    inside = [
-        [each.name for each in process.operators if mark.begin < each.begin and each.end < mark.end and each.leaf]
-        for _, mark in sorted(ranges.items())
-    ]
-    assert [names[-1] for names in inside] == ["aten::addmm", "aten::clamp_min", "aten::sum"]
-    (note,) = (note for note in process.notes if note.code == "fused-by-rule")
-    assert note.count == 6 and ":16" in note.where
 
 
 TENSOR_PARALLEL = """

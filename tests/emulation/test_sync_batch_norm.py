@@ -5,7 +5,6 @@ from tests.emulation.emulated_scripts import leaves, run
 
 from lumos.cost.cluster import load_cluster
 from lumos.emulation.device.kernels import Kernels
-from lumos.vocabulary import CollectiveKind
 
 pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
 
@@ -33,21 +32,13 @@ PARTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def process(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("norm"), BODY, ranks=4)[0]
-
-
-def only(process, name):
-    (found,) = [each for each in process.operators if each.name == name]
-    return found
-
-
-def test_it_runs_in_parts_on_the_kernels_that_torch_has_for_them(process):
-    assert [(each.dtype, each.shape) for each in only(process, "aten::batch_norm_stats").outputs] == [("float32", (16,))] * 2
+def test_it_runs_in_parts_on_the_kernels_that_torch_has_for_them(tmp_path):
+    process = run(tmp_path, BODY, ranks=4)[0]
+    parts = {each.name: each for each in process.operators if each.name in PARTS}
+    assert [(each.dtype, each.shape) for each in parts["aten::batch_norm_stats"].outputs] == [("float32", (16,))] * 2
     kernels = Kernels(load_cluster("h100").accelerator)
     assert [name for name in leaves(process) if name in PARTS] == list(PARTS)
-    launched = {name: kernels(only(process, name)) for name in PARTS}
+    launched = {name: kernels(parts[name]) for name in PARTS}
     assert {name: [each.name.split(" ")[0] for each in found] for name, found in launched.items()} == PARTS
     moved = [found[0].work.bytes for found in launched.values()]
     joined = 4 * 16 * 4 * 2 + 4 * 4  # means and deviations of four ranks, and their counts
@@ -57,14 +48,3 @@ def test_it_runs_in_parts_on_the_kernels_that_torch_has_for_them(process):
         3 * 4096 + 3 * 64 + 128 + 4 * 4,
     ]  # fmt: skip
     assert not kernels.unknown
-
-
-def test_ranks_gather_their_statistics_and_add_up_two_sums_of_each_channel(process):
-    gathered, added = (
-        [(each.input_elements, each.output_elements) for each in process.exchanges if each.kind is kind]
-        for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.ALL_REDUCE)
-    )
-    assert gathered == [(33, 4 * 33)]  # a mean and a deviation of each channel, and the count
-    assert (32, 32) in added
-    own = only(process, "aten::batch_norm_backward_reduce").end, only(process, "aten::batch_norm_backward_elemt").begin
-    assert [own[0] < each.begin < own[1] for each in process.exchanges if each.input_elements == 32 and not each.asynchronous] == [True]

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from lumos.scripted.match import in_two_rounds, same_sizes, shortest
-from lumos.scripted.recorded import RecordedExchange, RecordedStep
-from lumos.vocabulary import CollectiveKind
+from lumos.scripted.match import in_two_rounds, same_sizes
 
 
 def numbers(text):
@@ -17,15 +15,6 @@ def test_what_lies_between_exact_partners_is_aligned_by_name_alone():
     rough = numbers("abxcd"), numbers("abxcd")
     assert in_two_rounds(exact, rough).tolist() == [0, 1, 2, 3, 4]
     assert in_two_rounds(exact, (numbers("abxcd"), numbers("abzcd"))).tolist() == [0, 1, -1, 3, 4]
-
-
-def test_an_exchange_whose_peers_are_absent_costs_what_the_shortest_of_its_size_does():
-    def step(*times):
-        exchanges = [RecordedExchange(CollectiveKind.ALL_REDUCE, nbytes, ns, False) for nbytes, ns in times]
-        return RecordedStep([], exchanges)
-
-    found = shortest([step((8, 50.0), (16, 9.0)), step((8, 20.0))])
-    assert found == {(CollectiveKind.ALL_REDUCE, 8): 20.0, (CollectiveKind.ALL_REDUCE, 16): 9.0}
 
 
 MASK, VALUES = ((4, 8), "bool"), ((4, 8), "float32")

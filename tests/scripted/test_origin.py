@@ -5,43 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from lumos.emulation.record import Mark, Operator, Process, Tensor
 from lumos.findings.case import Priced, case_of
 from lumos.findings.diagnose import diagnose_paths
 from lumos.findings.finding import FindingCode
 from lumos.findings.script_fixes import with_changed_scripts
 from lumos.scripted.origin import first_difference, origins
 from lumos.scripted.script import emulated_again
-
-
-def process(*steps, beside=()):
-    """Steps of operators: (name, rows) each, all called by the module "layers.0.up" at line 7. beside: names on a second thread."""
-    operators, marks, at = [], [], 1
-    for number, step in enumerate(steps):
-        first = at
-        marks.append(Mark("nn.Module: Linear_0", 0, at + 1, at + 2 * len(step) + 2))
-        for name, rows in step:
-            inputs = [Tensor((rows, 8), "float32", (8, 1), 1, "cpu")]
-            operators.append(Operator(name=name, thread=0, begin=at + 2, end=at + 3, inputs=inputs, line=0))
-            at += 2
-        operators += [Operator(name=name, thread=1, begin=at + 1, end=at + 2) for name in beside]
-        marks.append(Mark(f"ProfilerStep#{number}", 0, first, at + 3))
-        at += 4
-    return Process(
-        rank=0, world=1, accelerator="cpu", torch="2", threads=["thread 0", "thread 1"], operators=sorted(operators, key=lambda o: o.begin),
-        marks=marks, modules={"nn.Module: Linear_0": "layers.0.up"}, lines=["train.py:7"],
-    )  # fmt: skip
-
-
-STEP = (("aten::mm", 4), ("aten::relu", 4))
-
-
-def test_the_first_difference_has_its_place_and_both_sides():
-    assert first_difference(process(STEP, STEP), process(STEP, STEP)) == ""
-    found = first_difference(process(STEP, STEP), process(STEP, (*STEP, ("aten::tanh", 4))))
-    assert found == "nothing more in one, aten::tanh of float32 [4, 8] (layers.0.up at train.py:7) in the other"
-    found = first_difference(process(STEP), process((("aten::mm", 4), ("aten::relu", 2))))
-    assert found.startswith("aten::relu of float32 [4, 8] (") and "in one, aten::relu of float32 [2, 8] (" in found
 
 
 def test_lines_and_modules_of_an_emulated_script(scripts):

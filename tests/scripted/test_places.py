@@ -45,20 +45,3 @@ def test_layers_and_microbatches_have_one_place_and_backward_nodes_are_their_for
         ("aten::addmm", Phase.FORWARD, "layers.*.up", 0), ("aten::mm", Phase.BACKWARD, "layers.*.up", 0),
     }  # fmt: skip
     assert [each[1:] for each in where[-2:]] == [(Phase.OPTIMIZER, "", i, ScriptInstance(0, ())) for i in (0, 1)]
-
-
-def test_modules_that_only_wrap_another_one_are_set_aside():
-    """The same two layers, alone and within what exchanges their gradients, the second one wrapped once more."""
-
-    def unwrapped(modules):
-        modules = {f"nn.Module: {name}": path for name, path in modules.items()}
-        marks = [mark("ProfilerStep#0", 1, 100), *(mark(name, 10 * i + 2, 10 * i + 8) for i, name in enumerate(modules))]
-        operators = [op("aten::addmm", 10 * i + 3, 10 * i + 5) for i in range(len(modules))]
-        said = {"accelerator": "cpu", "torch": "2", "threads": ["main"], "operators": operators, "marks": marks, "modules": modules}
-        process = Process(rank=0, world=1, **said)
-        return [place.module for place in placed(process).unwrapped]
-
-    plain = {"Model_0": "Model", "Linear_0": "layers.0.up", "Norm_0": "layers.1.norm", "Linear_1": "layers.1.up", "Linear_2": "head"}
-    wrapped = {name: f"module.{path}".replace("1.", "1.wrapped.") for name, path in plain.items()} | {"Model_0": "module"}
-    assert unwrapped(plain) == ["", "layers.*", "layers.*.norm", "layers.*.up", "head"]
-    assert unwrapped({"Replicas_0": "Replicas", **wrapped}) == ["", "", "layers.*", "layers.*.norm", "layers.*.up", "head"]

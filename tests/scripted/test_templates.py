@@ -3,14 +3,12 @@
 import os
 import signal
 import sys
-from multiprocessing import get_context
 from types import SimpleNamespace
 
 import pytest
 
 from lumos.changes.answer import PeakMemory
 from lumos.errors import LumosError, UsageError
-from lumos.scripted import templates
 from lumos.scripted.templates import evaluate_scripts, filled, parse_values
 
 
@@ -33,20 +31,6 @@ def test_every_combination_is_a_row_also_one_that_is_refused():
     assert [cell.values for cell in cells] == [{"how": how, "mbs": mbs} for how in "ab" for mbs in ("8", "16")]
     assert [(cell.step_time_s, cell.peak_bytes, cell.fits) for cell in cells[:2]] == [(1.0, 8, True), (None, None, False)]
     assert "OutOfMemoryError" in cells[1].refused and "ended before it had answered" in cells[2].refused
-
-
-def test_cells_are_answered_at_once(monkeypatch):
-    class Meeting:
-        def __init__(self):
-            self.met = get_context("fork").Barrier(2)
-
-        def answer(self, _):
-            self.met.wait(60)
-            raise LumosError("both are here")
-
-    monkeypatch.setattr(templates, "at_once", lambda: 2)
-    cells = evaluate_scripts(Meeting, f"{sys.executable} {{word}}", {"word": ("a", "b")})
-    assert [cell.refused for cell in cells] == ["both are here"] * 2
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,3 @@ def test_a_group_lies_on_nodes_that_the_ranks_fill_in_order(ranks, world, expect
 def test_a_message_is_between_two_ranks_of_its_group():
     found = exchange_work(exchange(CollectiveKind.SEND, (100, 100), peer=8), 0, [0, 8, 16, 24], 32, load_cluster("h100"))
     assert found == Collective(CollectiveKind.SEND_RECEIVE, 2, 200, 1, 8, 9)
-
-
-def test_a_barrier_costs_what_an_all_reduce_of_one_element_does():
-    found = exchange_work(exchange(CollectiveKind.BARRIER, (0, 0), dtype="float32"), 0, list(range(8)), 8, load_cluster("h100"))
-    assert (found.kind, found.size) == (CollectiveKind.ALL_REDUCE, 4)

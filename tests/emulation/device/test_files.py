@@ -113,24 +113,6 @@ def test_rows_say_what_a_profiler_would(drawn, tmp_path):
     assert waits and all(wait["wait_on_cuda_event_record_corr_id"] in recorded for wait in waits)
 
 
-def test_copies_whose_peers_differ_have_times_of_their_own(drawn, tmp_path):
-    """Rank 0 and its copy 1 reduce with ranks 2 and 3, of which 3 comes later."""
-    groups = [Group("0", "pair", [0, 2], 5), Group("1", "pair", [1, 3], 5)]
-    first, prompt, late = drawn(0, 4, groups=groups, copies=[1]), drawn(2, 4, groups=groups), drawn(3, 4, groups=groups)
-    first.exchange(group="0")
-    prompt.exchange(group="0")
-    step(late, 0)
-    late.exchange(group="1")
-    for record in (first, prompt, late):
-        record.operator()
-    write_traces(tmp_path, [each.process() for each in (first, prompt, late)], H100)
-    ends = []
-    for rank in range(4):
-        (row,) = [row for row in rows(tmp_path / f"rank{rank}.json.gz")["traceEvents"] if row["name"] == "elementwise_kernel [neg]"]
-        ends.append(row["ts"])
-    assert ends[0] < ends[1] and ends[1] == pytest.approx(ends[3])
-
-
 @pytest.mark.parametrize(("limit", "most"), [("_MOST_ROWS", 10), ("_MOST_RANKS", 1)])
 def test_of_a_job_with_too_many_rows_or_ranks_each_kind_of_rank_is_written(drawn, tmp_path, monkeypatch, limit, most):
     monkeypatch.setattr(files, limit, most)
@@ -139,18 +121,9 @@ def test_of_a_job_with_too_many_rows_or_ranks_each_kind_of_rank_is_written(drawn
     assert written.ranks == 2 and "ranks-left-out" in {found.code for found in written.diagnostics}
 
 
-def test_what_no_rule_knows_and_what_the_run_assumed_is_said(drawn, tmp_path):
-    record = drawn()
-    a = Tensor((8, 8), "float32", (8, 1), 1, "cuda")
-    record.operator("mine::rotate", inputs=[a], outputs=[Tensor((8, 8), "float32", (8, 1), 2, "cuda")])
-    written = write_traces(tmp_path, [record.process()], H100)
-    assert "mine::rotate (1)" in next(found.message for found in written.diagnostics if found.code == "operators-unknown")
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda d: [], "no process was recorded"),
         (lambda d: [of_two(d, copies=()).process()], "no process stands for rank 1"),
         (lambda d: [of_two(d).process(), of_two(d, rank=1, copies=()).process()], "rank 1 of a job of 2 ranks is there twice"),
         (

@@ -7,7 +7,6 @@ from lumos.cost.cluster import load_cluster
 from lumos.emulation.device.fusion import launched
 from lumos.emulation.device.kernels import Kernels
 from lumos.emulation.record import Tensor
-from lumos.graph.table import Kind
 
 #: Bytes of every tensor here: 1,000 elements of four bytes.
 SIZE = 4000
@@ -113,30 +112,3 @@ def test_what_never_took_memory_is_made_again_and_what_did_is_read(drawn, first,
     inside(draw, 0, made, op(draw, "mul", [2, 3], 4), multiply(draw, 4, 5), op(draw, "add", [2, 5], 6))
     found = launches(draw)
     assert found[0][1][0] == kernels[0] and kernels[1] in found[-1][1]
-
-
-def test_operators_on_complex_numbers_are_not_fused(drawn):
-    draw = drawn()
-    turned = Tensor((10, 50), "complex64", (50, 1), 2, "cuda")
-    inside(
-        draw, 0,
-        op(draw, "neg", [1], 2),
-        lambda: draw.operator("aten::mul", inputs=[turned], outputs=[Tensor((10, 50), "complex64", (50, 1), 3, "cuda")]),
-        op(draw, "exp", [3], 4),
-    )
-    assert [[name for name, _ in kernels] for _, kernels in launches(draw)] == [
-        ["triton_poi_fused_neg", "elementwise_kernel [mul]"],
-        ["triton_poi_fused_exp"],
-    ]
-
-
-@pytest.mark.parametrize("ranged", [True, False])
-def test_compiled_code_spends_host_time_on_launches_alone(drawn, ranged):
-    draw = drawn()
-    chain = (op(draw, "mul", [1], 2, lost=True), op(draw, "exp", [2], 3))
-    inside(draw, 0 if ranged else -1, *chain)
-    tasks = draw.program().tasks
-    host = sum(task.ns for task in tasks if not task.on_device)
-    # Compiled: one leaf and one launch. Otherwise Python, a leaf and a launch for each of two operators.
-    assert host == (10_000 + 3_000 if ranged else 2 * (12_000 + 10_000 + 3_000))
-    assert sum(task.kind == Kind.KERNEL for task in tasks) == (1 if ranged else 2)

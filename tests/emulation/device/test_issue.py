@@ -47,22 +47,6 @@ def test_an_operator_that_clears_its_result_by_another_launches_after_it(drawn):
     assert [task.operator for task in program.tasks if task.kind is Kind.KERNEL] == [0, 1], "the inner one is first in the record"
 
 
-def test_work_that_launches_nothing_takes_less_python_and_less_of_its_own(drawn):
-    record = drawn()
-    on_host = {"inputs": [Tensor((8,), "float32", (1,), 4, "cpu")], "outputs": [Tensor((8,), "float32", (1,), 5, "cpu")]}
-    record.operator("aten::to", leaf=False, inside=[lambda: record.operator("aten::copy_", leaf=False, **on_host)])
-    record.operator("aten::add", **on_host)
-    record.operator()
-    record.operator("aten::add", **on_host)
-    # Python, an operator that calls another, and that one; Python and an operator; then Python around a launch, on either side of it.
-    quiet = 1_200 + 400 + 1_000 + 1_200 + 1_000
-    assert host(record.program()) == [
-        (Kind.OPERATOR, quiet + 12_000 + 10_000),
-        (Kind.LAUNCH, 3_000),
-        (Kind.OPERATOR, 12_000 + 1_000),
-    ]
-
-
 def test_the_backward_thread_goes_on_where_the_main_thread_stopped_and_the_reverse(drawn):
     record = drawn()
     record.operator()
@@ -101,7 +85,6 @@ def test_a_read_value_is_copied_and_waited_for(drawn):
 
 
 def test_a_copy_that_its_operator_made_is_not_made_again(drawn):
-    from lumos.emulation.record import Tensor
 
     target = Tensor((1000,), "float32", (1,), 2, "cpu")
     vector = Tensor((1000,), "float32", (1,), 1, "cuda")
