@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack, overload
 
 from lumos.changes import facade
-from lumos.changes.words import ChangeWords  # noqa: TC001 - help shows its words
+from lumos.changes.words import ChangeWords
 from lumos.choices import as_mapping
 from lumos.errors import UsageError
 from lumos.graph.build import build
@@ -34,47 +34,28 @@ if TYPE_CHECKING:
 _BESIDE = ("cluster", "base_cluster")
 
 
-@overload
-def whatif(
-    job: Source,
-    *,
-    graph: Graph | None = None,
-    repair: bool = False,
-    force: bool = False,
-    grid: None = None,
-    before: str | Sequence[str] | None = None,
-    after: str | Sequence[str] | None = None,
-    ranks: int | None = None,
-    **changes: Unpack[ChangeWords],
-) -> Answer: ...
+class _Words(ChangeWords, total=False):
+    """What `whatif` takes beside a grid and a changed script."""
+
+    graph: Graph | None
+    repair: bool
+    force: bool
+
+
+class _ScriptWords(_Words, total=False):
+    """The same where there may be scripts."""
+
+    before: str | Sequence[str] | None
+    ranks: int | None
 
 
 @overload
-def whatif(
-    job: Source,
-    *,
-    graph: Graph | None = None,
-    repair: bool = False,
-    force: bool = False,
-    grid: Mapping[str, Sequence[object]],
-    before: None = None,
-    after: None = None,
-    **changes: Unpack[ChangeWords],
-) -> Rows[Cell]: ...
-
-
+def whatif(job: Source, *, grid: None = None, after: str | Sequence[str] | None = None, **words: Unpack[_ScriptWords]) -> Answer: ...
+@overload
+def whatif(job: Source, *, grid: Mapping[str, Sequence[object]], after: None = None, **words: Unpack[_Words]) -> Rows[Cell]: ...
 @overload
 def whatif(
-    job: Source,
-    *,
-    graph: Graph | None = None,
-    repair: bool = False,
-    force: bool = False,
-    grid: Mapping[str, Sequence[object]],
-    before: str | Sequence[str] | None = None,
-    after: str | Sequence[str],
-    ranks: int | None = None,
-    **changes: Unpack[ChangeWords],
+    job: Source, *, grid: Mapping[str, Sequence[object]], after: str | Sequence[str], **words: Unpack[_ScriptWords]
 ) -> Rows[ScriptCell]: ...
 
 
