@@ -5,9 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import lumos
 from lumos.errors import LumosError, UsageError
-from lumos.scripted import facade
 from lumos.scripted.command import before_missing, parse, recorded_words
 
 PYTHON = sys.executable
@@ -60,15 +58,3 @@ def test_the_stored_command_is_run_only_by_its_name_and_only_whole():
         recorded_words(job())
     with pytest.raises(LumosError, match="secrets of the command were not stored"):
         recorded_words(job(command=["python", "train.py", "--token", "***"]))
-
-
-def test_no_process_starts_where_before_is_missing(monkeypatch):
-    monkeypatch.setattr(facade, "Base", None)
-    with pytest.raises(LumosError, match="--after needs the command"):
-        lumos.whatif("examples/gpt-2rank-cpu", after="python3 train.py")
-    with pytest.raises(UsageError, match="give the changed one with --after"):
-        lumos.whatif("examples/gpt-2rank-cpu", before="python3 train.py")
-    with pytest.raises(UsageError, match="--tp: a changed script is the whole change"):
-        lumos.whatif("examples/gpt-2rank-cpu", before="python3 train.py", after="python3 train.py", tp=2)
-    with pytest.raises(UsageError, match="ranks says how many"):
-        lumos.whatif("examples/gpt-2rank-cpu", ranks=2)

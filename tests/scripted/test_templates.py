@@ -5,10 +5,8 @@ import signal
 import sys
 from types import SimpleNamespace
 
-import pytest
-
 from lumos.changes.answer import PeakMemory
-from lumos.errors import LumosError, UsageError
+from lumos.errors import LumosError
 from lumos.scripted.templates import evaluate_scripts, filled, parse_values
 
 
@@ -31,14 +29,3 @@ def test_every_combination_is_a_row_also_one_that_is_refused():
     assert [cell.values for cell in cells] == [{"how": how, "mbs": mbs} for how in "ab" for mbs in ("8", "16")]
     assert [(cell.step_time_s, cell.peak_bytes, cell.fits) for cell in cells[:2]] == [(1.0, 8, True), (None, None, False)]
     assert "OutOfMemoryError" in cells[1].refused and "ended before it had answered" in cells[2].refused
-
-
-@pytest.mark.parametrize(
-    ("words", "why"), [(["mbs=4"], "seq has no values"), (["mbs=4", "seq=1", "x=1"], "x is no placeholder"), (["mbs"], "write")]
-)
-def test_names_that_do_not_fit_are_refused_before_anything_runs(words, why):
-    def never():
-        raise AssertionError
-
-    with pytest.raises(UsageError, match=why):
-        evaluate_scripts(never, f"{sys.executable} train.py {{mbs}} {{seq}}", parse_values(words))
