@@ -10,6 +10,7 @@ from lumos.changes.stated import SEVERAL_AXES
 from lumos.changes.whatif import answer_changes
 from lumos.errors import LumosError, QuestionError
 from lumos.graph.build import build
+from lumos.segment.rank import recordings_of
 from lumos.segment.readings import reading_of_layers, readings_of_sizes
 from lumos.segment.segment import segment
 from lumos.trace import read
@@ -141,7 +142,7 @@ def stack(folder, *, shared):
 @pytest.mark.parametrize("shared", [False, True])
 def test_parts_that_share_their_weights_may_be_steps_of_time(tmp_path, shared):
     job, graph = stack(tmp_path, shared=shared)
-    reading = reading_of_layers(segment(graph, job), 0, job.traces[0])
+    reading = reading_of_layers(recordings_of(segment(graph, job), job)[0])
     assert reading is not None and reading.value == 4
     assert reading.why == ("they all multiply by the same weights" if shared else "")
 

@@ -7,9 +7,10 @@ import pytest
 
 from lumos.graph.build import build
 from lumos.operators.shaped import ShapedOperator
+from lumos.segment.rank import recordings_of
 from lumos.segment.segment import segment
-from lumos.segment.sizes import Resized, sizes
-from lumos.segment.weights import Gradient, gradients, weight_shapes, weights
+from lumos.segment.sizes import Resized
+from lumos.segment.weights import Gradient, weight_shapes
 from lumos.trace import read
 
 
@@ -39,12 +40,12 @@ def read_rows(tmp_path, *rows):
     path = tmp_path / "rank0.json"
     path.write_text(json.dumps({"traceEvents": list(rows)}))
     job = read(str(path))
-    return segment(build(job), job), job.traces[0]
+    return recordings_of(segment(build(job), job), job)[0]
 
 
 def test_a_weight_that_two_operators_share_is_counted_once(tmp_path):
     """An embedding and a head with the same table of 100 by 8, whose gradient of half precision is gathered once."""
-    found, trace = read_rows(
+    rank = read_rows(
         tmp_path,
         row("aten::embedding", 0, 10, (100, 8), (4, 16), number=1),
         row("aten::mm", 10, 10, (64, 8), (8, 100), number=2),
@@ -52,27 +53,27 @@ def test_a_weight_that_two_operators_share_is_counted_once(tmp_path):
         row("autograd::engine::evaluate_function: EmbeddingBackward0", 40, 10, number=1, thread=2),
         row("torch::autograd::AccumulateGrad", 50, 5, (100, 8), dtype="c10::BFloat16", thread=2),
     )
-    assert gradients(found, 0, trace) == (Gradient(-1, (100, 8), 2, 4),)
-    assert weights(found, 0, trace, Resized(trace, sizes(trace), sizes(trace))) == {-1: 800}
+    assert rank.gradients == (Gradient(-1, (100, 8), 2, 4),)
+    assert rank.weights(Resized(rank.trace, rank.sizes, rank.sizes)) == {-1: 800}
 
 
 def test_of_a_weight_spread_over_ranks_the_own_part_counts(tmp_path):
     """The outer multiplication is by the whole matrix of 64 by 32, the one inside it by this rank's half of it."""
-    found, trace = read_rows(
+    rank = read_rows(
         tmp_path,
         row("aten::mm", 0, 20, (16, 32), (32, 64), number=1),
         row("aten::mm", 5, 10, (16, 32), (32, 32)),
         row("autograd::engine::evaluate_function: MmBackward0", 30, 10, number=1, thread=2),
         row("torch::autograd::AccumulateGrad", 40, 5, (64, 32), thread=2),
     )
-    assert gradients(found, 0, trace) == (Gradient(-1, (32, 32), 4, 3),)
+    assert rank.gradients == (Gradient(-1, (32, 32), 4, 3),)
 
 
 def test_a_weight_whose_whole_shape_another_has_in_part_is_a_part_as_well(tmp_path):
     """Of two ranks each has half of a matrix of 64 by 32 and half of one of 32 by 32. The latter's whole shape is that of the half of the
     former, which the rank multiplies by, and so no sign that it has all of it."""
     wide, square = ((16, 32), (32, 32)), ((16, 32), (32, 16))
-    found, trace = read_rows(
+    rank = read_rows(
         tmp_path,
         row("aten::mm", 0, 20, (16, 32), (32, 64), number=1),
         row("aten::mm", 5, 10, *wide),
@@ -83,4 +84,4 @@ def test_a_weight_whose_whole_shape_another_has_in_part_is_a_part_as_well(tmp_pa
         row("autograd::engine::evaluate_function: MmBackward0", 70, 10, number=1, thread=2),
         row("torch::autograd::AccumulateGrad", 80, 5, (64, 32), thread=2),
     )
-    assert [prod(gradient.shape) for gradient in gradients(found, 0, trace)] == [32 * 16, 32 * 32]
+    assert [prod(gradient.shape) for gradient in rank.gradients] == [32 * 16, 32 * 32]

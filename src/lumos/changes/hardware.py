@@ -16,7 +16,6 @@ import numpy as np
 
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.changes.durations import number
-from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.precision import computing
 from lumos.changes.layout.prices import Ratio, exactly
 from lumos.changes.layout.rescale import arithmetic_ratio, memory_ratio
@@ -24,6 +23,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
 from lumos.operators.kernel_formats import type_by_name
+from lumos.segment.rank import recordings_of
 from lumos.trace.table import unique
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def on_accelerator(layout: MeasuredLayout, job: Job, old: Accelerator, new: Acce
     segmentation, graph = layout.segmentation, layout.segmentation.graph
     prices = layout.prices.copy()
     rest = segmentation.owners.on_device & (graph.kind != Kind.COLLECTIVE)
-    for position, trace in enumerate(job.traces):
-        rest[operator_tasks(segmentation, position, trace).tasks] = False
+    for rank in recordings_of(segmentation, job):
+        rest[rank.work.tasks] = False
     arithmetic = rest & bound_by_arithmetic(graph)
     prices.multiply(rest & ~arithmetic, memory_ratio(old, new))
     usual = computing(layout, job)

@@ -20,13 +20,14 @@ from lumos.changes.answer import Answer, PeakMemory
 from lumos.operators.shaped import elements
 from lumos.operators.table import Shape, axis_rule, own_name
 from lumos.segment.program import axes_of
-from lumos.segment.weights import gradients, weights
+from lumos.segment.rank import recordings_of
 from lumos.trace.table import Category
 from lumos.vocabulary import Grade, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from lumos.segment.rank import RankRecording
     from lumos.segment.segment import Segmentation
     from lumos.segment.sizes import Resized
     from lumos.trace.table import Int64, Job, Trace
@@ -86,11 +87,11 @@ def with_memory(
     where they stay. layers: how many times as many layers. known: whether the change moves memory in no other way; else only that of the
     base is said."""
     best: tuple[RoleBytes, RoleBytes] | None = None
-    for position, (trace, change) in enumerate(zip(job.traces, resized, strict=True)):
-        peak = at_peak(trace)
+    peaks = [at_peak(trace) for trace in job.traces]
+    ranks = recordings_of(segmented(), job) if any(peaks) else ()
+    for rank, peak, change in zip(ranks, peaks, resized, strict=False):
         if peak is not None and (best is None or peak.total > sum(best[0])):
-            of = segmented(), position, trace, peak
-            best = _parts(*of, None, 1.0), _parts(*of, change, layers)
+            best = _parts(rank, peak, None, 1.0), _parts(rank, peak, change, layers)
     if best is None:
         return found
     before, after = map(_peak, best)
@@ -106,14 +107,14 @@ def _peak(parts: RoleBytes) -> PeakMemory:
     return PeakMemory(of_weights, of_gradients, of_optimizer, of_activations, round(sum(parts)), grade=Grade.LIMITED)
 
 
-def _parts(segmentation: Segmentation, position: int, trace: Trace, peak: AtPeak, change: Resized | None, layers: float) -> RoleBytes:
+def _parts(rank: RankRecording, peak: AtPeak, change: Resized | None, layers: float) -> RoleBytes:
     """What lives at the peak by role, after a change of sizes and with so many times the layers."""
-    of_gradients = gradients(segmentation, position, trace)
+    trace, of_gradients = rank.trace, rank.gradients
     were = sum(elements(g.shape) * g.width for g in of_gradients)
-    grown = _weights_grown(weights(segmentation, position, trace), weights(segmentation, position, trace, change), layers)
+    grown = _weights_grown(rank.weights(), rank.weights(change), layers)
     sizes_of_gradients = {_rounded(elements(g.shape) * g.width) for g in of_gradients}
     by_role: defaultdict[str, float] = defaultdict(float)
-    units, labels = segmentation.units[position], segmentation.unit_labels[position]
+    units, labels = rank.units, rank.labels
     place = {row: i for i, row in enumerate(units.row.tolist())}
     inside = innermost(trace, units.row, peak.made_by).tolist()
     axes = axes_of(trace)

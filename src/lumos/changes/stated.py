@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from lumos.changes.layout.resize import SIZE_KEYS
 from lumos.changes.settings import AXIS
 from lumos.errors import LumosError, Meaning, QuestionError
+from lumos.segment.rank import recordings_of
 from lumos.segment.readings import SHARED, reading_of_layers, readings_of_sizes
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def by_steps_of_time(job: Job, segmentation: Callable[[], Segmentation], changes
     many more steps of it are as many more of what repeats."""
     if "seq" not in changes.settings or "layers" in changes.settings or "seq" in readings_of_sizes(job.traces[0]):
         return changes
-    reading = reading_of_layers(segmentation(), 0, job.traces[0])
+    reading = reading_of_layers(recordings_of(segmentation(), job)[0])
     if reading is None or reading.why != SHARED:
         return changes
     settings = {"layers" if key == "seq" else key: value for key, value in changes.settings.items()}
@@ -85,7 +86,7 @@ def by_steps_of_time(job: Job, segmentation: Callable[[], Segmentation], changes
 def check_layers(job: Job, segmentation: Segmentation, changes: Changes) -> None:
     """Raise QuestionError where a number of layers is to change, or they are to be recomputed, and what repeats need not be layers."""
     asked = [key for key in ("layers", "recompute", "pp", "vpp", "first_layers", "last_layers") if key in changes.settings]
-    reading = reading_of_layers(segmentation, 0, job.traces[0]) if asked and "layers" not in changes.base else None
+    reading = reading_of_layers(recordings_of(segmentation, job)[0]) if asked and "layers" not in changes.base else None
     if reading is not None and reading.why:
         text = (
             f"--set {asked[0]}={changes.settings[asked[0]]}: what repeats {reading.value} times in a forward pass may be no layers, since"

@@ -58,7 +58,7 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
     measured, layout = layout, _on_hardware(layout, job, changes, machine)
     links = _links(changes, machine, wanted)
     exchanges = shared > 1 or not {"tp", "cp", "ep", "zero", "shard"}.isdisjoint(wanted)
-    rates = None if not exchanges or accelerator is None or links is None else rates_of(layout.segmentation, job.traces, links)
+    rates = None if not exchanges or accelerator is None or links is None else rates_of(layout.segmentation, job, links)
     if shared > 1 or wanted.get("cp", 1) > 1:
         layout = context_parallel(layout, job, rates, resized, (shared, wanted.get("cp", shared)))
     elif resized:

@@ -48,6 +48,7 @@ from lumos.errors import LumosError, UnknownDeviceError
 from lumos.graph.joined.one_job import EMULATED
 from lumos.graph.loaders import AWAITS_BATCH
 from lumos.graph.table import Evidence, Kind
+from lumos.segment.rank import recordings_of
 from lumos.segment.segment import Cut
 from lumos.segment.sizes import Resized, sizes
 from lumos.simulation import simulate
@@ -276,7 +277,7 @@ def _launching(measured: MeasuredLayout, job: Job, layout: MeasuredLayout) -> tu
     """What launching work takes the CPU of every rank of the layout. measured: the layout before the change."""
     if not layout.assumed:
         return ()
-    each = [launching(measured, position, trace) for position, trace in enumerate(job.traces)]
+    each = [launching(rank) for rank in recordings_of(measured.segmentation, job)]
     return tuple(each[i] for i in layout.recorded)
 
 

@@ -14,8 +14,8 @@ from lumos.changes.layout.rescale import single
 from lumos.changes.machine import has_device
 from lumos.changes.settings import counts
 from lumos.errors import LumosError
+from lumos.segment.rank import recordings_of
 from lumos.segment.sizes import Resized, sizes
-from lumos.segment.weights import weights
 from lumos.vocabulary import DType, Phase, Precision
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def work(measured: MeasuredLayout, job: Job, changes: Changes, resized: Mapping[
     count = segmentation.layers
 
     def work_of(s: Sizes, layer_count: int, microbatch_count: int, ranks: float, peak: float | None) -> StepWork:
-        by_layer = weights(segmentation, 0, job.traces[0], Resized(job.traces[0], old, s))
+        by_layer = recordings_of(segmentation, job)[0].weights(Resized(job.traces[0], old, s))
         inner, outer = sum(v for layer, v in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
         tokens = round(s.micro_batch * s.seq * microbatch_count / ranks)
         parameters = outer + (inner * layer_count / count if count else 0)

@@ -16,7 +16,7 @@ from lumos.operators.table import Shape, own_name
 from lumos.segment.named_axes import names
 from lumos.segment.pass_layers import REPETITION
 from lumos.segment.program import axes_of
-from lumos.segment.weights import gradients, weight_shapes
+from lumos.segment.weights import weight_shapes
 from lumos.trace.once import once_a_trace
 from lumos.vocabulary import Phase
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from lumos.operators.calls import OperatorCall
     from lumos.operators.symbols import Axis
-    from lumos.segment.segment import Segmentation
+    from lumos.segment.rank import RankRecording
     from lumos.trace.table import Trace
 
 #: What speaks against layers that all multiply by the same weights.
@@ -65,14 +65,15 @@ def readings_of_sizes(trace: Trace) -> dict[str, tuple[Reading, ...]]:
     return out
 
 
-def reading_of_layers(segmentation: Segmentation, position: int, trace: Trace) -> Reading | None:
-    """What the layers of the rank at `position` are that were found as repetition; None where none were. `why` says what makes them
+def reading_of_layers(rank: RankRecording) -> Reading | None:
+    """What the layers of a rank are that were found as repetition; None where none were. `why` says what makes them
     doubtful: no part reads what the part before it made, as tables of features beside each other, or all parts share one set of weights,
     as the steps of a loop over time do."""
+    segmentation, trace = rank.segmentation, rank.trace
     layers = segmentation.layers
     if layers < 2 or segmentation.evidence.get("forward") != REPETITION:
         return None
-    units, labels = segmentation.units[position], segmentation.unit_labels[position]
+    units, labels = rank.units, rank.labels
     of_layer: dict[int, list[int]] = defaultdict(list)
     for row, label in zip(units.row.tolist(), labels, strict=True):
         if label.phase == Phase.FORWARD and label.layer >= 0 and label.microbatch == 0:
@@ -84,7 +85,7 @@ def reading_of_layers(segmentation: Segmentation, position: int, trace: Trace) -
     names = [trace.strings[trace.name[row]] for row in shown]
     shapes = [_shapes(o.shapes) if (o := axes[row]) is not None else "" for row in shown]
     operators = tuple(f"{name} {each}".strip() for name, each in zip(names, shapes, strict=True))
-    why = _no_flow(segmentation.stacks, trace, of_layer) or _one_set_of_weights(segmentation, position, trace, of_layer)
+    why = _no_flow(segmentation.stacks, trace, of_layer) or _one_set_of_weights(rank, of_layer)
     return Reading(f"{layers}@{_short(names[0])}.0", layers, operators[:_SHOWN], why=why)
 
 
@@ -108,15 +109,15 @@ def _no_flow(stacks: Sequence[int], trace: Trace, of_layer: dict[int, list[int]]
     return "none of them reads what the one before it made" if alone and max(layer_of, default=-1) > 0 else ""
 
 
-def _one_set_of_weights(segmentation: Segmentation, position: int, trace: Trace, of_layer: dict[int, list[int]]) -> str:
+def _one_set_of_weights(rank: RankRecording, of_layer: dict[int, list[int]]) -> str:
     """The words for parts that multiply by the weights of the first one; "" where they have their own, or where that is unknown."""
     gathered = defaultdict[int, Counter[Shape]](Counter)
-    for gradient in gradients(segmentation, position, trace):
+    for gradient in rank.gradients:
         gathered[gradient.layer][tuple(sorted(gradient.shape))] += 1
     first = min(of_layer)
     if not gathered[first] or any(gathered[layer] for layer in of_layer if layer != first):
         return ""
-    axes = axes_of(trace)
+    axes = axes_of(rank.trace)
     used = Counter[Shape]()
     for row in of_layer[max(of_layer)]:
         o = axes[row]

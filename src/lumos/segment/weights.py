@@ -24,8 +24,9 @@ from lumos.vocabulary import DType, Phase
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.segment.segment import Segmentation
+    from lumos.segment.segment import Label
     from lumos.segment.sizes import Resized
+    from lumos.segment.units import Units
     from lumos.trace.table import Trace
 
 #: The operator with which autograd gathers the gradient of a weight.
@@ -42,13 +43,13 @@ class Gradient(NamedTuple):
     row: int
 
 
-def gradients(segmentation: Segmentation, position: int, trace: Trace) -> tuple[Gradient, ...]:
-    """The gradients that the rank at `position` gathers in a backward pass, in order, of the pass that gathers most; () where the trace
+def gradients(trace: Trace, units: Units, labels: Sequence[Label]) -> tuple[Gradient, ...]:
+    """The gradients that a rank gathers in a backward pass, in order, of the pass that gathers most; () where the trace
     does not show their shapes."""
-    shapes, u, labels = shapes_of(trace), segmentation.units[position], segmentation.unit_labels[position]
+    shapes = shapes_of(trace)
     shaped = np.array([bool(o.shapes and o.shapes[0]) for o in shapes.operators] or [False], bool)
-    of_unit = shapes.of_row[u.row]
-    gathers = np.flatnonzero(trace.named(GATHERED.match)[u.row] & (of_unit >= 0) & shaped[of_unit])
+    of_unit = shapes.of_row[units.row]
+    gathers = np.flatnonzero(trace.named(GATHERED.match)[units.row] & (of_unit >= 0) & shaped[of_unit])
     if not len(gathers):
         return ()
     microbatch = np.fromiter((label.microbatch for label in labels), np.int64, len(labels))
@@ -59,7 +60,7 @@ def gradients(segmentation: Segmentation, position: int, trace: Trace) -> tuple[
     parts, whole = _parts(shapes), [shapes.operators[of_unit[i]] for i in chosen]
     own = _own_parts([o.shapes[0] for o in whole], [labels[i].layer >= 0 for i in chosen], parts)
     types = (DType.parse(o.dtypes[0]) or DType.FP32 for o in whole)
-    return tuple(Gradient(labels[i].layer, part, dtype.bytes, int(u.row[i])) for i, part, dtype in zip(chosen, own, types, strict=True))
+    return tuple(Gradient(labels[i].layer, part, dtype.bytes, int(units.row[i])) for i, part, dtype in zip(chosen, own, types, strict=True))
 
 
 def _parts(shapes: Shapes) -> dict[int, set[Shape]]:
@@ -102,23 +103,24 @@ def _used(whole: Shape, parts: dict[int, set[Shape]]) -> list[Shape]:
     return sorted(fractions, key=lambda s: (elements(s), s), reverse=True)
 
 
-def weights(segmentation: Segmentation, position: int, trace: Trace, resize: Resized | None = None) -> dict[int, int]:
-    """Elements of the weights by layer (-1: outside the layers) of the rank at `position`, after `resize` has changed the shapes.
+def weights(
+    gathered: Sequence[Gradient], trace: Trace, units: Units, labels: Sequence[Label], resize: Resized | None = None
+) -> dict[int, int]:
+    """Elements of the weights of a rank by layer (-1: outside the layers), after `resize` has changed the shapes.
 
-    Without `resize` they are as measured. Empty where the trace shows neither the gradients nor a forward pass with shapes.
+    gathered: its gradients. Without `resize` the weights are as measured. Empty where the trace shows neither the gradients nor a forward
+    pass with shapes.
     """
-
     total: dict[int, int] = defaultdict(int)
-    found = gradients(segmentation, position, trace)
-    for gradient in found:
-        total[gradient.layer] += round(elements(gradient.shape) * (1 if resize is None else _grown(gradient, shapes_of(trace), resize)))
-    if found:
+    shapes = shapes_of(trace)
+    for gradient in gathered:
+        total[gradient.layer] += round(elements(gradient.shape) * (1 if resize is None else _grown(gradient, shapes, resize)))
+    if gathered:
         return dict(total)
-    shapes, u, labels = shapes_of(trace), segmentation.units[position], segmentation.unit_labels[position]
-    for i in _first_whole_pass(segmentation, position):
-        o, layer = shapes[int(u.row[i])], labels[i].layer
+    for i in _first_whole_pass(labels):
+        o, layer = shapes[int(units.row[i])], labels[i].layer
         if o is not None:
-            total[layer] += sum(map(elements, weight_shapes(o if resize is None else resize.at(int(u.row[i]), o))))
+            total[layer] += sum(map(elements, weight_shapes(o if resize is None else resize.at(int(units.row[i]), o))))
     return dict(total)
 
 
@@ -140,9 +142,8 @@ def weight_shapes(o: ShapedOperator) -> tuple[Shape, ...]:
     return (by,) if len(by) == 2 + (found.groups > 0) else ()
 
 
-def _first_whole_pass(segmentation: Segmentation, position: int) -> range:
-    """Units of the first of those forward passes that have the most layers."""
-    labels = segmentation.unit_labels[position]
+def _first_whole_pass(labels: Sequence[Label]) -> range:
+    """Units of the first of those forward passes that have the most layers. labels: of all units."""
     best, begin, most = range(0), 0, -1
     for i in range(len(labels) + 1):
         if i < len(labels) and labels[i].phase == Phase.FORWARD:

@@ -15,6 +15,7 @@ from lumos.changes.whatif import answer_changes
 from lumos.cost.cluster import load_cluster
 from lumos.cost.memory_bound_model import moved
 from lumos.graph.build import build
+from lumos.segment.rank import recordings_of
 from lumos.segment.segment import segment
 from lumos.trace import read
 
@@ -53,7 +54,7 @@ def test_a_gradient_is_read_twice_and_written_once_in_its_own_type(tmp_path):
     layout, job = step_of(tmp_path)
     h100 = load_cluster("h100").accelerator
     kernel = int(moved(3 * 2 * 1024 * 1024, h100, "pointwise").time)
-    added = accumulation(layout, 0, job.traces[0], h100)
+    added = accumulation(recordings_of(layout.segmentation, job)[0], h100)
     assert added == {-1: Extra(pytest.approx(8_000, abs=10), kernel)}
     assert accumulation_ns(layout) == 0
     assert accumulation_ns(microbatches(layout, job, h100, 4)) == pytest.approx(3 * (8_000 + kernel), abs=100)
@@ -63,7 +64,7 @@ def test_gradients_are_added_also_by_a_microbatch_that_leaves_out_its_last_kerne
     """The copy into the bucket of an exchange comes last in the backward pass, and only in that of the last microbatch."""
     layout, job = step_of(tmp_path, ("torch.distributed.ddp.reducer::copy", 2, [], "", -1, True))
     h100 = load_cluster("h100").accelerator
-    kernel = accumulation(layout, 0, job.traces[0], h100)[-1].device
+    kernel = accumulation(recordings_of(layout.segmentation, job)[0], h100)[-1].device
     graph = assemble_pieces(microbatches(layout, job, h100, 3)).graph
     assert int(graph.duration[graph.on_device].sum()) == (3 + 3 + 1) * 5_000 + 2 * kernel
 
@@ -89,7 +90,7 @@ def test_on_a_cpu_a_gradient_is_added_at_the_rate_of_the_steps_work_in_place(tmp
     path.write_text(json.dumps({"traceEvents": rows}))
     job = read(str(path))
     layout = measured_layout(segment(build(job), job))
-    assert accumulation(layout, 0, job.traces[0], None) == {-1: Extra(cpu=156_000)}
+    assert accumulation(recordings_of(layout.segmentation, job)[0], None) == {-1: Extra(cpu=156_000)}
 
 
 def test_wider_layers_add_wider_gradients(tmp_path):

@@ -25,8 +25,8 @@ from lumos.changes.whatif import answer_changes
 from lumos.errors import LumosError, UsageError
 from lumos.graph.build import build
 from lumos.graph.table import Kind
+from lumos.segment.rank import recordings_of
 from lumos.segment.segment import segment
-from lumos.segment.weights import gradients
 from lumos.simulation import simulate
 from lumos.trace import read
 from lumos.vocabulary import Phase
@@ -109,7 +109,7 @@ def test_each_layer_adds_its_gradients_once_however_many_pieces_its_backward_pas
     """Outside the layers the backward pass has two, of the head and of the embedding."""
     job, _, layout = base()
     twice = microbatches(layout, job, None, 2)
-    added = accumulation(layout, 0, job.traces[0], None)
+    added = accumulation(recordings_of(layout.segmentation, job)[0], None)
     extra = [(layout.pieces[i.piece].label.layer, i.extra) for i in twice.ranks[0] if layout.pieces[i.piece].step == 1]
     assert sorted((layer, more) for layer, more in extra if more.cpu) == sorted(added.items())
 
@@ -130,7 +130,7 @@ def test_of_repeated_microbatches_all_but_the_first_add_their_gradients():
     """The second exchanges gradients, so the first is repeated, and adds its gradients then."""
     job, _, layout = base()
     two = two_microbatches()
-    added = sum(extra.cpu for extra in accumulation(layout, 0, job.traces[0], None).values())
+    added = sum(extra.cpu for extra in accumulation(recordings_of(layout.segmentation, job)[0], None).values())
     more = [sum(i.extra.cpu for i in microbatches(two, job, None, count).ranks[0]) for count in (2, 3, 4)]
     assert added > 0
     assert more == [0, added, 2 * added]
@@ -171,7 +171,7 @@ def test_the_python_of_an_update_follows_the_number_of_weights():
     depend on them is not known."""
     job, graph, layout = base()
     found = replace(layout.segmentation, evidence={"forward": "repetition"})  # as if its update were not told apart by layers
-    per_layer = Counter(gradient.layer for gradient in gradients(found, 0, job.traces[0]))
+    per_layer = Counter(gradient.layer for gradient in recordings_of(found, job)[0].gradients)
     assert per_layer == {-1: 5, 0: 12, 1: 12, 2: 12, 3: 12}
     more = layers(replace(layout, segmentation=found), job, 8)
     update = np.array([p.rank == 0 and p.label.phase == Phase.OPTIMIZER for p in found.pieces])[found.piece]

@@ -65,10 +65,10 @@ def test_kernels_that_take_twice_as_long_show_half_the_rate():
     job = read(str(RECORDED))
     graph = build(job)
     graphs, links = (graph, replace(graph, duration=2 * graph.duration)), Links(A100, A100)
-    (best, low, high), twice = (rates_of(segment(each, job), job.traces, links).memory for each in graphs)
+    (best, low, high), twice = (rates_of(segment(each, job), job, links).memory for each in graphs)
     assert low < best < high
     assert twice == pytest.approx((2 * best, 2 * low, 2 * high))
-    assert rates_of(segment(graph, job), job.traces, links).links == {}
+    assert rates_of(segment(graph, job), job, links).links == {}
 
 
 def exchanges(*ranks, group):

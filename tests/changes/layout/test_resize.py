@@ -7,7 +7,6 @@ import pytest
 
 from lumos.changes.changes import Changes
 from lumos.changes.layout.measured_layout import measured_layout, rewriting
-from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.prices import growing
 from lumos.changes.layout.reprice import reprice
 from lumos.changes.layout.rescale import Devices
@@ -17,6 +16,7 @@ from lumos.cost.cluster import load_cluster
 from lumos.cost.gemm_model import gemm
 from lumos.errors import LumosError
 from lumos.graph.build import build
+from lumos.segment.rank import recordings_of
 from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import Grade
@@ -170,7 +170,7 @@ def test_an_operator_of_which_a_kernel_rounds_to_tf32_is_one_in_tf32(tmp_path):
 
     def factor(device, of=named):
         layout, devices = measured_layout(segment(of, job)), Devices(*[load_cluster(device).accelerator] * 2)
-        ((task, row, _),) = operator_tasks(layout.segmentation, 0, job.traces[0]).in_order(lambda o: True)
+        ((task, row, _),) = recordings_of(layout.segmentation, job)[0].work.in_order(lambda o: True)
         smaller = rewriting(layout, 0, [row], lambda _, o: o._replace(shapes=((32, 1024), (1024, 1024))))
         return reprice(smaller, job, devices).prices.best[task]
 

@@ -16,13 +16,13 @@ import numpy as np
 
 from lumos.analyze.attribution import innermost
 from lumos.changes.layout.measured_layout import Extra
-from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.placed import Launching
 from lumos.cost.memory_bound_model import moved
 from lumos.graph.table import Kind
 from lumos.operators.shaped import elements
 from lumos.segment.dimensions import shapes_of
-from lumos.segment.weights import Gradient, gradients, weights
+from lumos.segment.rank import recordings_of
+from lumos.segment.weights import Gradient
 from lumos.trace.table import Category, unique
 from lumos.vocabulary import Phase
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.cost.cluster import Accelerator
     from lumos.operators.shaped import ShapedOperator
+    from lumos.segment.rank import RankRecording
     from lumos.trace.table import Job, Trace
 
 #: Bytes of a value of a gradient where the trace does not show its type.
@@ -41,19 +42,14 @@ LARGE = 16_384
 
 
 def accumulation(
-    layout: MeasuredLayout,
-    position: int,
-    trace: Trace,
-    accelerator: Accelerator | None,
-    passes: int = PASSES,
-    after: Trace | None = None,
+    rank: RankRecording, accelerator: Accelerator | None, passes: int = PASSES, after: RankRecording | None = None
 ) -> dict[int, Extra]:
     """What adding the gradients of one microbatch to those of the earlier ones takes, by layer (-1: outside the layers). passes: how often
-    each is read or written; a copy does so twice. after: the trace with the shapes that the changed job has; None for the recorded ones."""
+    each is read or written; a copy does so twice. after: the rank with the shapes that the changed job has; None for the recorded ones."""
     total: dict[int, Extra] = defaultdict(Extra)
-    each = operator_ns(layout, position, trace) if accelerator is not None else 0.0
-    rate = _access_rate(trace) if accelerator is None else 0.0
-    for gradient in _gathered(layout, position, after or trace):
+    each = operator_ns(rank) if accelerator is not None else 0.0
+    rate = _access_rate(rank.trace) if accelerator is None else 0.0
+    for gradient in _gathered(after or rank):
         n = elements(gradient.shape)
         if accelerator is None:
             total[gradient.layer] += Extra(cpu=round(rate * n * passes))
@@ -65,7 +61,7 @@ def accumulation(
 
 def shows_gradients(layout: MeasuredLayout, job: Job) -> bool:
     """Whether the traces show any gradients, or weights, whose accumulation takes time."""
-    return any(_gathered(layout, position, trace) for position, trace in enumerate(job.traces))
+    return any(map(_gathered, recordings_of(layout.segmentation, job)))
 
 
 def accumulation_ns(layout: MeasuredLayout) -> int:
@@ -89,13 +85,9 @@ def accumulation_ns(layout: MeasuredLayout) -> int:
     return round(max(total.values(), default=0.0))
 
 
-def _gathered(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[Gradient, ...]:
+def _gathered(rank: RankRecording) -> tuple[Gradient, ...]:
     """The gradients of a rank; those of a layer as one where the trace does not show them one by one."""
-    found = gradients(layout.segmentation, position, trace)
-    if found:
-        return found
-    by_layer = weights(layout.segmentation, position, trace)
-    return tuple(Gradient(layer, (n,), GRADIENT_BYTES, -1) for layer, n in by_layer.items())
+    return rank.gradients or tuple(Gradient(layer, (n,), GRADIENT_BYTES, -1) for layer, n in rank.weights().items())
 
 
 #: What calling a collective takes the CPU of a job that calls none, in times of an operator that launches one kernel: 7, 8 and 13 in the
@@ -105,10 +97,10 @@ EXCHANGE_CALLS = 8
 _CALLING = re.compile("c10d::|record_param_comms|nccl:")
 
 
-def launching(layout: MeasuredLayout, position: int, trace: Trace) -> Launching:
+def launching(rank: RankRecording) -> Launching:
     """What launching work takes the CPU of a rank: calling an exchange as the recorded exchanges do, as the median."""
-    own, graph, owners = operator_ns(layout, position, trace), layout.segmentation.graph, layout.segmentation.owners
-    tasks = owners.of_rank(position)
+    own, trace, owners = operator_ns(rank), rank.trace, rank.segmentation.owners
+    graph, tasks = owners.graph, rank.tasks
     tasks = tasks[~graph.on_device[tasks] & (graph.event[tasks] >= 0)]
     calling = np.flatnonzero(trace.named(_CALLING.match) & trace.is_any(Category.OPERATOR, Category.ANNOTATION))
     inside = innermost(trace, calling, graph.event[tasks].astype(np.int64))
@@ -119,17 +111,16 @@ def launching(layout: MeasuredLayout, position: int, trace: Trace) -> Launching:
     return Launching(own, float(np.median(took[unique(inside[launches])])))
 
 
-def operator_ns(layout: MeasuredLayout, position: int, trace: Trace) -> float:
+def operator_ns(rank: RankRecording) -> float:
     """What an operator with one kernel takes on the CPU, with its launch call: the median, ns; 0 where the trace has none."""
-    graph, owners = layout.segmentation.graph, layout.segmentation.owners
-    work = operator_tasks(layout.segmentation, position, trace)
+    owners, work = rank.segmentation.owners, rank.work
+    graph, tasks = owners.graph, rank.tasks
     unique, first, count = np.unique(work.rows, return_index=True, return_counts=True)
     single = first[count == 1]
     if not len(single):
         return 0.0
-    tasks = owners.of_rank(position)
     own = tasks[graph.kind[tasks] == Kind.OPERATOR]
-    of_row = np.bincount(graph.event[own], graph.duration[own], minlength=len(trace))
+    of_row = np.bincount(graph.event[own], graph.duration[own], minlength=len(rank.trace))
     return float(np.median(of_row[unique[count == 1]] + graph.duration[owners.launch[work.tasks[single]]]))
 
 

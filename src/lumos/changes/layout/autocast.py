@@ -25,7 +25,6 @@ import numpy as np
 from lumos.analyze.attribution import innermost
 from lumos.changes.layout.accumulate import operator_ns
 from lumos.changes.layout.measured_layout import NOTHING, Extra, as_before, rewriting
-from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.rescale import holding
 from lumos.cost.memory_bound_model import moved
 from lumos.graph.lists import equal_rows
@@ -36,6 +35,7 @@ from lumos.operators.shaped import elements, has_rate, is_attention, type_of
 from lumos.operators.table import Shape, own_name, views
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.program import axes_of
+from lumos.segment.rank import recordings_of
 from lumos.trace.table import Category
 from lumos.vocabulary import DType, Phase
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.cost.cluster import Accelerator
     from lumos.operators.shaped import ShapedOperator
+    from lumos.segment.rank import RankRecording
     from lumos.segment.segment import Label
     from lumos.trace.table import Job, Trace
 
@@ -182,12 +183,12 @@ def autocast(layout: MeasuredLayout, job: Job, accelerator: Accelerator, new: DT
     segmentation = layout.segmentation
     extra: dict[int, Extra] = defaultdict(Extra)
     after = layout
-    for position, trace in enumerate(job.traces):
-        work = operator_tasks(segmentation, position, trace)
+    for rank in recordings_of(segmentation, job):
+        work, trace = rank.work, rank.trace
         number = axes_of(trace).program.number_of_row(len(trace))
         labels = [layout.pieces[piece].label for piece in segmentation.piece[work.tasks].tolist()]
         flow = _Flow(trace, dict(zip(number[work.rows].tolist(), labels, strict=True)))
-        each = _cast_ns(layout, position, trace)
+        each = _cast_ns(rank)
         halves: dict[tuple[bool, ...], list[int]] = defaultdict(list)
         kept: list[int] = []
         for same in equal_rows(trace.start[work.rows], work.rows):  # an operator of several kernels casts its inputs once
@@ -206,10 +207,10 @@ def autocast(layout: MeasuredLayout, job: Job, accelerator: Accelerator, new: DT
                 halves[()].append(row)
             elif any(reads) and len(reads) == sum(map(bool, o.shapes)) and (back or not _IN_FP32.match(o.name)):
                 halves[reads].append(row)
-        after = rewriting(after, position, kept, as_before, partial(_halved, new, ()))
-        after = rewriting(after, position, holding(trace, halves.pop((), []), is_attention), partial(_halved, new, ()))
+        after = rewriting(after, rank.position, kept, as_before, partial(_halved, new, ()))
+        after = rewriting(after, rank.position, holding(trace, halves.pop((), []), is_attention), partial(_halved, new, ()))
         for reads, rows in halves.items():
-            after = rewriting(after, position, rows, partial(_halved, new, reads), as_before)
+            after = rewriting(after, rank.position, rows, partial(_halved, new, reads), as_before)
     return replace(
         after, ranks=tuple(tuple(replace(i, extra=i.extra + extra.get(i.piece, NOTHING)) for i in items) for items in layout.ranks)
     )
@@ -222,12 +223,11 @@ def _halved(half: DType, reads: tuple[bool, ...], _: ShapedOperator, o: ShapedOp
     return o._replace(dtypes=tuple(half.profiler_name if now else name for now, name in zip(halved, o.dtypes, strict=True)))
 
 
-def _cast_ns(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[float, float]:
+def _cast_ns(rank: RankRecording) -> tuple[float, float]:
     """What a cast takes on the CPU in a forward and in a backward pass, ns: an operator with one kernel inside another, and inside a node
     of autograd."""
-    graph, owners = layout.segmentation.graph, layout.segmentation.owners
-    forward = operator_ns(layout, position, trace)
-    tasks = owners.of_rank(position)
+    owners, trace, tasks = rank.segmentation.owners, rank.trace, rank.tasks
+    graph, forward = owners.graph, operator_ns(rank)
     own = tasks[(graph.event[tasks] >= 0) & ~owners.on_device[tasks]]
     nodes = np.flatnonzero(trace.is_any(Category.OPERATOR) & trace.named(lambda name: name.startswith(BACKWARD_NODE)))
     spent = np.bincount(innermost(trace, nodes, graph.event[own].astype(np.int64)) + 1, graph.duration[own], len(trace) + 1)[1:]

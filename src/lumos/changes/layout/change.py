@@ -25,7 +25,7 @@ from lumos.changes.ranges import inside
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
 from lumos.segment.pass_layers import RECURRENT, REPETITION
-from lumos.segment.weights import gradients, weights
+from lumos.segment.rank import recordings_of
 from lumos.trace.table import excluding, unique
 from lumos.vocabulary import Phase
 
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from lumos.changes.layout.sharding.exchanged import Exchanged
     from lumos.cost.cluster import Accelerator
     from lumos.graph.table import Graph
+    from lumos.segment.rank import RankRecording
     from lumos.segment.segment import Segmentation
-    from lumos.trace.table import Int64, Job, Trace
+    from lumos.trace.table import Int64, Job
 
 #: What operators and kernels are called that update lists of weights.
 _LISTS = re.compile(r"_foreach_|_fused_|multi_tensor")
@@ -82,8 +83,8 @@ def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
     ]
     ranks = tuple(_relayered(layout, items, new) for items in layout.ranks)
     prices = layout.prices.copy()
-    for position, (trace, exchanged) in enumerate(zip(job.traces, exchanged_by_rank(layout, job), strict=True)):
-        _more_updates(prices, layout, position, trace, exchanged, new)
+    for rank, exchanged in zip(recordings_of(segmentation, job), exchanged_by_rank(layout, job), strict=True):
+        _more_updates(prices, layout, rank, exchanged, new)
     change = f"layers = {count // each * stages} (measured: {recorded_layers(layout, job)})"
     if each > 1:
         change += f" in each of {each} stacks"
@@ -98,15 +99,15 @@ def recorded_layers(layout: MeasuredLayout, job: Job) -> int:
 
 
 def _more_updates(
-    prices: TaskPrices, layout: MeasuredLayout, position: int, trace: Trace, exchanged: Exchanged, layers_of: Sequence[int]
+    prices: TaskPrices, layout: MeasuredLayout, rank: RankRecording, exchanged: Exchanged, layers_of: Sequence[int]
 ) -> None:
     """Let an update of all weights at once be that of the weights of other layers, in place: what works on their values takes time in
     proportion to these; what prepares that on the CPU, with the Python between, in proportion to how many weights there are, where the
     trace shows it. The interval reaches to a Python that does not depend on them. layers_of: the new layers, by their measured numbers."""
     segmentation, graph = layout.segmentation, layout.segmentation.graph
-    values = weights(segmentation, position, trace)
-    updates = excluding(whole_updates(layout, position), _of_outside(layout, exchanged, values))
-    tensors = Counter(gradient.layer for gradient in gradients(segmentation, position, trace)) or values
+    values = rank.weights()
+    updates = excluding(whole_updates(layout, rank.position), _of_outside(layout, exchanged, values))
+    tensors = Counter(gradient.layer for gradient in rank.gradients) or values
     works = graph.on_device if graph.on_device.any() else graph.kind == Kind.OPERATOR
     between = np.flatnonzero((graph.kind == Kind.HOST) & np.isin(segmentation.piece, segmentation.piece[updates]))
     for tasks, by_layer in ((updates[works[updates]], values), (updates[~works[updates]], tensors), (between, tensors)):
@@ -226,8 +227,8 @@ def microbatches(
     if not any(p.label.phase == Phase.BACKWARD for p in segmentation.pieces):
         raise LumosError("--set microbatches: the trace has no backward pass, so it is unknown which passes form a step")
     measured = recorded_microbatches(layout)
-    after = (shaped or job).traces
-    added = [accumulation(layout, position, trace, accelerator, after=after[position]) for position, trace in enumerate(job.traces)]
+    pairs = zip(*(recordings_of(segmentation, each) for each in (job, shaped or job)), strict=True)
+    added = [accumulation(rank, accelerator, after=after) for rank, after in pairs]
     last = layout.last | set(np.flatnonzero(inside(segmentation.graph, job, _BUCKETS.match)).tolist())
     working, exchanging = _working(segmentation), _exchanging(segmentation, last)
     ranks = []

@@ -26,7 +26,6 @@ from lumos.analyze.attribution import innermost
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.changes.layout.autocast import autocast
 from lumos.changes.layout.measured_layout import rewriting
-from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.prices import GONE, around
 from lumos.changes.layout.regroup import regroup
 from lumos.changes.layout.rescale import BYTES_INTERVAL, KERNEL_FLOOR, holding
@@ -36,18 +35,18 @@ from lumos.graph.table import Kind
 from lumos.operators.kernel_formats import rounds_to_tf32
 from lumos.operators.shaped import has_rate, type_of
 from lumos.segment.dimensions import shapes_of
-from lumos.segment.weights import gradients
+from lumos.segment.rank import recordings_of
 from lumos.trace.table import excluding
 from lumos.vocabulary import DType, Phase, Precision
 
 if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import MeasuredLayout
-    from lumos.changes.layout.operator_tasks import OperatorWork
     from lumos.changes.layout.rescale import Devices
     from lumos.cost.cluster import Accelerator
     from lumos.operators.shaped import ShapedOperator
+    from lumos.segment.rank import RankRecording
     from lumos.simulation.durations import Mask
-    from lumos.trace.table import Job, Trace
+    from lumos.trace.table import Job
 
 #: Types of 16 bits, and those of 32.
 HALF, SINGLE = (DType.BF16, DType.FP16), (DType.FP32, DType.TF32)
@@ -63,8 +62,8 @@ def computing(layout: MeasuredLayout, job: Job) -> DType | None:
     arithmetic = bound_by_arithmetic(graph)
     spent: Counter[DType] = Counter()
     beside: Counter[DType] = Counter()  # of kernels whose names do not say that they multiply
-    for position, trace in enumerate(job.traces):
-        for task, _, o in operator_tasks(layout.segmentation, position, trace).in_order(has_rate):
+    for rank in recordings_of(layout.segmentation, job):
+        for task, _, o in rank.work.in_order(has_rate):
             dtype = type_of(o)
             if dtype is not None:
                 rounded = dtype is DType.FP32 and rounds_to_tf32(graph.names[graph.name[task]])
@@ -133,30 +132,30 @@ def _without_casts(layout: MeasuredLayout, job: Job) -> MeasuredLayout:
     gradients."""
     graph, segmentation, prices = layout.segmentation.graph, layout.segmentation, layout.prices.copy()
     owners, update = segmentation.owners, segmentation.phase == Phase.OPTIMIZER
-    for position, trace in enumerate(job.traces):
-        work, mine = operator_tasks(segmentation, position, trace), owners.of_rank(position)
-        if any(g.width < DType.FP32.bytes for g in gradients(segmentation, position, trace)):
+    for rank in recordings_of(segmentation, job):
+        work, mine = rank.work, rank.tasks
+        if any(g.width < DType.FP32.bytes for g in rank.gradients):
             facts = graph.collectives
             rows = np.flatnonzero(np.isin(facts.task, mine)).tolist() if facts is not None else []
             layout = regroup(layout, rows, lambda before: (before.of(2.0),))
             kernels = mine[update[mine] & owners.on_device[mine] & (graph.kind[mine] == Kind.KERNEL)]
             unseen = excluding(kernels, work.of(lambda o: any(o.shapes)))
             prices.multiply(unseen, around(2.0, BYTES_INTERVAL, KERNEL_FLOOR))
-        gone = _inside_casts(layout, position, trace, work)
+        gone = _inside_casts(rank)
         prices.multiply(gone, GONE)
-        layout = rewriting(layout, position, set(work.rows[gone[work.tasks]].tolist()), _uncalled)
+        layout = rewriting(layout, rank.position, set(work.rows[gone[work.tasks]].tolist()), _uncalled)
     return replace(layout, prices=prices)
 
 
-def _inside_casts(layout: MeasuredLayout, position: int, trace: Trace, work: OperatorWork) -> Mask:
-    """The tasks of a rank that cast between 16 and 32 bits, with all that the CPU does around them, bool[n]. work: of the rank."""
-    graph, owners = layout.segmentation.graph, layout.segmentation.owners
+def _inside_casts(rank: RankRecording) -> Mask:
+    """The tasks of a rank that cast between 16 and 32 bits, with all that the CPU does around them, bool[n]."""
+    owners, trace, mine = rank.segmentation.owners, rank.trace, rank.tasks
+    graph = owners.graph
     concrete = trace.dense("Concrete Inputs")
-    calls = {row: o for _, row, o in work.in_order(lambda o: _CASTS.match(o.name))}
+    calls = {row: o for _, row, o in rank.work.in_order(lambda o: _CASTS.match(o.name))}
     casts = [row for row, o in sorted(calls.items()) if _is_cast(o, trace.strings[concrete[row]] if concrete[row] >= 0 else "")]
     spans = np.array(holding(trace, casts, lambda name: _CASTS.match(name) is not None), np.int64)
     out = np.zeros(len(graph), bool)
-    mine = owners.of_rank(position)
     known = mine[(graph.event[mine] >= 0) & ~owners.on_device[mine]]
     out[known[innermost(trace, spans, graph.event[known].astype(np.int64)) >= 0]] = True
     device = mine[owners.on_device[mine] & (owners.launch[mine] >= 0)]

@@ -17,23 +17,24 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.changes.layout.measured_layout import GroupExchange
-from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.placed import AddedTimes, times_of
 from lumos.changes.layout.regroup import modelled_exchange, recorded_exchange
 from lumos.cost.collective_model import FITTED_KINDS, laid
 from lumos.cost.from_trace import middle_of
 from lumos.cost.memory_bound_model import POINTWISE, STRIDED, moved
 from lumos.cost.traffic import traffic
+from lumos.segment.rank import recordings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from lumos.changes.layout.regroup import Links
     from lumos.cost.cluster import Accelerator, Cluster
     from lumos.graph.table import Graph
     from lumos.operators.shaped import ShapedOperator
+    from lumos.segment.rank import RankRecording
     from lumos.segment.segment import Segmentation
-    from lumos.trace.table import Trace
+    from lumos.trace.table import Job
     from lumos.vocabulary import CollectiveKind
 
 #: In the public tables of nccl-tests on one node (of 19 groups on 7 machines, with four kinds of collectives each, from 1 MB), how much
@@ -91,10 +92,10 @@ class Rates(NamedTuple):
         return AddedTimes(*(round(modelled.best * ratio) for ratio in self.memory))
 
 
-def rates_of(segmentation: Segmentation, traces: Sequence[Trace], links: Links) -> Rates:
+def rates_of(segmentation: Segmentation, job: Job, links: Links) -> Rates:
     """The rates of a job that runs as recorded, but with the devices and links after a change; those of its memory from the first rank."""
     before, after = links
-    memory = _memory(segmentation, traces[0], before.accelerator)
+    memory = _memory(recordings_of(segmentation, job)[0], before.accelerator)
     return Rates(after.accelerator, after, _links(segmentation.graph, before), memory)
 
 
@@ -115,14 +116,14 @@ def _links(graph: Graph, cluster: Cluster) -> dict[tuple[int, int], tuple[tuple[
     return {place: tuple(sorted(ratios)) for place, ratios in found.items()}
 
 
-def _memory(segmentation: Segmentation, trace: Trace, accelerator: Accelerator) -> tuple[float, float, float] | None:
+def _memory(rank: RankRecording, accelerator: Accelerator) -> tuple[float, float, float] | None:
     """By how much longer than modelled the recorded kernels take that pass over memory in order; its interval holds also those that do not
     (`STRIDED`), since a copy may be either."""
     ratios: dict[str, tuple[list[float], list[float]]] = {POINTWISE: ([], []), STRIDED: ([], [])}
-    for o, tasks, rows in operator_tasks(segmentation, 0, trace).by_operator():
+    for o, tasks, rows in rank.work.by_operator():
         known = _passing(o, accelerator)
         if known is not None:
-            took = np.bincount(np.unique(rows, return_inverse=True)[1], segmentation.graph.duration[tasks])
+            took = np.bincount(np.unique(rows, return_inverse=True)[1], rank.segmentation.graph.duration[tasks])
             ratios[known[0]][0].extend((took[took > 0] / known[1]).tolist())
             ratios[known[0]][1].extend(took[took > 0].tolist())
     if not ratios[POINTWISE][0]:

@@ -19,15 +19,16 @@ from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.operators.shaped import convolution_work, product
 from lumos.operators.table import OperatorKind, kind_of, own_name
-from lumos.segment.dimensions import shapes_of
+from lumos.segment.rank import recordings_of
 from lumos.vocabulary import Phase, Recompute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
+    from lumos.segment.rank import RankRecording
     from lumos.segment.segment import Label
-    from lumos.trace.table import Job, Trace
+    from lumos.trace.table import Job
 
 #: Of what these do autograd keeps no tensor.
 _KEEPING_NOTHING = (OperatorKind.VIEW, OperatorKind.COPY, OperatorKind.EXCHANGE)
@@ -62,7 +63,7 @@ def recompute(layout: MeasuredLayout, job: Job, wanted: str, once: frozenset[int
     ranks = tuple(_recomputed(layout, items) for items in layout.ranks)
     if ranks == layout.ranks:
         raise LumosError("--set recompute: no layer's backward pass has its forward pass in the same step (lumos inspect --blocks)")
-    spared = frozenset(task for position, trace in enumerate(job.traces) for task in _spared(layout, position, trace)) - once
+    spared = frozenset(task for rank in recordings_of(segmentation, job) for task in _spared(rank)) - once
     notes = (_ENDS_EARLY,) if spared else ()
     return replace(
         layout,
@@ -98,12 +99,12 @@ def _recomputed(layout: MeasuredLayout, items: tuple[Instance, ...]) -> tuple[In
     return tuple(out)
 
 
-def _spared(layout: MeasuredLayout, position: int, trace: Trace) -> Iterator[int]:
+def _spared(rank: RankRecording) -> Iterator[int]:
     """The tasks of a rank's forward passes that a checkpoint of PyTorch would not repeat: of every layer the last multiplication and what
     follows it, where autograd keeps nothing of that."""
-    segmentation, shapes = layout.segmentation, shapes_of(trace)
-    graph, mine = segmentation.graph, segmentation.owners.of_rank(position)
-    rows, labels, unit = segmentation.units[position].row, segmentation.unit_labels[position], segmentation.unit[mine]
+    segmentation, shapes, trace, mine = rank.segmentation, rank.shapes, rank.trace, rank.tasks
+    graph, labels = segmentation.graph, rank.labels
+    rows, unit = rank.units.row, segmentation.unit[mine]
     works = set(unit[graph.kind[mine] == (Kind.KERNEL if graph.on_device.any() else Kind.OPERATOR)].tolist())
     ends = np.zeros(len(rows), bool)
     for label, group in groupby(range(len(rows)), key=labels.__getitem__):

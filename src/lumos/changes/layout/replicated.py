@@ -29,7 +29,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.operators.shaped import elements
-from lumos.segment.weights import gradients, weights
+from lumos.segment.rank import recordings_of
 from lumos.units import count as counted
 from lumos.vocabulary import CollectiveKind, Phase
 
@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
     from lumos.changes.layout.placed import AddedTimes, Placed
     from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.segment.rank import RankRecording
     from lumos.segment.segment import Label
-    from lumos.trace.table import Job, Trace
+    from lumos.trace.table import Job
 
 #: Bytes of gradients that DistributedDataParallel exchanges at once, the first time and later (torch 2: bucket_cap_mb=25 and a first
 #: bucket of 1 MiB).
@@ -90,15 +91,15 @@ def replicate(
     return replace(layout, assumed=(*layout.assumed, found.exchanged), changes=changes, diagnostics=notes)
 
 
-def gradient_bytes(layout: MeasuredLayout, trace: Trace, position: int = 0) -> dict[int, int]:
+def gradient_bytes(rank: RankRecording) -> dict[int, int]:
     """Bytes of the gradients by layer, -1 outside the layers."""
     total: dict[int, int] = defaultdict(int)
-    for gradient in gradients(layout.segmentation, position, trace):
+    for gradient in rank.gradients:
         total[gradient.layer] += gradient.width * elements(gradient.shape)
     if total:
         return dict(total)
-    each = stream_width(trace)
-    return {layer: each * n for layer, n in weights(layout.segmentation, position, trace).items() if n}
+    each = stream_width(rank.trace)
+    return {layer: each * n for layer, n in rank.weights().items() if n}
 
 
 def times_ready(layout: MeasuredLayout, position: int = 0) -> Counter[int]:
@@ -108,12 +109,11 @@ def times_ready(layout: MeasuredLayout, position: int = 0) -> Counter[int]:
     return found
 
 
-def ready_bytes(layout: MeasuredLayout, trace: Trace, position: int = 0) -> dict[int, int]:
+def ready_bytes(rank: RankRecording) -> dict[int, int]:
     """The same, with those that are gathered before any layer's (an output layer's own) under HEAD."""
-    total = gradient_bytes(layout, trace, position)
-    found = gradients(layout.segmentation, position, trace)
-    if any(gradient.layer >= 0 for gradient in found):
-        first = takewhile(lambda gradient: gradient.layer < 0, found)
+    total = gradient_bytes(rank)
+    if any(gradient.layer >= 0 for gradient in rank.gradients):
+        first = takewhile(lambda gradient: gradient.layer < 0, rank.gradients)
         total[HEAD] = sum(gradient.width * elements(gradient.shape) for gradient in first)
         total[-1] = total.get(-1, 0) - total[HEAD]
     return total
@@ -204,10 +204,10 @@ class GradientBuckets:
         self.exchanging = exchanging or [frozenset()] * len(layout.ranks)
         self.of_rank: list[list[Bucket]] = []
         self.copies: list[dict[int, Extra]] = []
+        before, after = (recordings_of(layout.segmentation, each) for each in (job, shaped))
         for position, recorded in enumerate(layout.recorded):
-            trace, after = job.traces[recorded], shaped.traces[recorded]
-            self.of_rank.append(list(buckets_of(layout, ready_bytes(layout, after, recorded), position, self.exchanging[position])))
-            self.copies.append(accumulation(layout, recorded, trace, accelerator, passes=2, after=after))
+            self.of_rank.append(list(buckets_of(layout, ready_bytes(after[recorded]), position, self.exchanging[position])))
+            self.copies.append(accumulation(before[recorded], accelerator, passes=2, after=after[recorded]))
 
     def exchanged(self, placed: Placed) -> Iterator[Addition]:
         """A piece of added work for every bucket, the last of a pass with what copying its gradients into the buckets and back takes."""

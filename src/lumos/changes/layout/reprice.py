@@ -19,7 +19,6 @@ import numpy as np
 
 from lumos.analyze.flops import counted_operators
 from lumos.analyze.task_class import bound_by_arithmetic
-from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.prices import TaskPrices, exactly, growing
 from lumos.changes.layout.rescale import (
     CPU_INTERVAL,
@@ -38,6 +37,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.graph.lists import equal_rows
 from lumos.operators.kernel_formats import in_tf32, rounds_to_tf32, type_by_name
 from lumos.operators.shaped import convolution_work, has_rate, type_of
+from lumos.segment.rank import recordings_of
 from lumos.trace.table import unique
 from lumos.units import count as counted
 from lumos.vocabulary import DType
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lumos.changes.layout.measured_layout import MeasuredLayout
-    from lumos.changes.layout.operator_tasks import OperatorWork
     from lumos.changes.layout.prices import Ratio
     from lumos.cost.cluster import Accelerator
     from lumos.operators.shaped import ShapedOperator
+    from lumos.segment.rank import OperatorWork, RankRecording
     from lumos.simulation.durations import Mask
-    from lumos.trace.table import Int64, Job, Trace
+    from lumos.trace.table import Int64, Job
 
 
 def reprice(layout: MeasuredLayout, job: Job, devices: Devices) -> MeasuredLayout:
@@ -62,29 +62,28 @@ def reprice(layout: MeasuredLayout, job: Job, devices: Devices) -> MeasuredLayou
     moves = [_Move(each, cache(partial(on_devices, each))) for each in (devices, Devices(old, old), Devices(new, new))]
     multiplying = _Multiplying(bound_by_arithmetic(graph), graph.named(rounds_to_tf32))
     far = [np.empty(0, np.int64)]
-    for position, trace in enumerate(job.traces):
-        if not (layout.sizes or layout.rewritten.get(position) or devices.differ):
+    for rank in recordings_of(layout.segmentation, job):
+        if not (layout.sizes or layout.rewritten.get(rank.position) or devices.differ):
             continue
-        rank = _Rank(layout, position, trace, moves, multiplying)
-        was, now = (OperatorsNow(each, position, trace) for each in (recorded, layout))
-        far += [rank.price(prices, calls) for calls in _becoming(rank.work, was, now) if calls.changed or devices.differ]
-        if rank.core is not None:
-            for calls in _nodes_becoming(rank.work, trace, was, now):
-                prices.multiply(calls.tasks, rank.around(calls))
+        priced = _Priced(rank, moves, multiplying)
+        was, now = (OperatorsNow(each, rank) for each in (recorded, layout))
+        far += [priced.price(prices, calls) for calls in _becoming(rank.work, was, now) if calls.changed or devices.differ]
+        if priced.core is not None:
+            for calls in _nodes_becoming(rank, was, now):
+                prices.multiply(calls.tasks, priced.around(calls))
     tasks = np.concatenate(far)
     notes = _far_from_measured(tasks, layout.changes)
     return replace(layout, prices=prices, open=layout.open.union(tasks.tolist()), diagnostics=(*layout.diagnostics, *notes))
 
 
-def changed_tasks(before: MeasuredLayout, after: MeasuredLayout, position: int, trace: Trace) -> Int64:
+def changed_tasks(before: MeasuredLayout, after: MeasuredLayout, rank: RankRecording) -> Int64:
     """The tasks of a rank whose operators are others after a change than before."""
     found = [np.empty(0, np.int64)]
-    if before.sizes != after.sizes or before.rewritten.get(position, {}) != after.rewritten.get(position, {}):
-        work = operator_tasks(after.segmentation, position, trace)
-        was, now = (OperatorsNow(each, position, trace) for each in (before, after))
-        found += [calls.tasks for calls in _becoming(work, was, now) if calls.changed]
+    if before.sizes != after.sizes or before.rewritten.get(rank.position, {}) != after.rewritten.get(rank.position, {}):
+        was, now = (OperatorsNow(each, rank) for each in (before, after))
+        found += [calls.tasks for calls in _becoming(rank.work, was, now) if calls.changed]
         if not after.segmentation.graph.on_device.any():
-            found += [calls.tasks for calls in _nodes_becoming(work, trace, was, now) if calls.changed]
+            found += [calls.tasks for calls in _nodes_becoming(rank, was, now) if calls.changed]
     return np.concatenate(found)
 
 
@@ -95,8 +94,8 @@ def opened(before: MeasuredLayout, after: MeasuredLayout, job: Job) -> MeasuredL
     other = ~np.isclose(old.low * new.best, new.low * old.best) | ~np.isclose(old.high * new.best, new.high * old.best)
     rows = [row for row, of in after.exchanges.items() if before.exchanges.get(row) != of]
     other[facts.task[rows] if facts is not None else []] = True
-    for position, trace in enumerate(job.traces):
-        other[changed_tasks(before, after, position, trace)] = True
+    for rank in recordings_of(after.segmentation, job):
+        other[changed_tasks(before, after, rank)] = True
     return replace(after, open=after.open.union(np.flatnonzero(other).tolist()))
 
 
@@ -147,11 +146,12 @@ def _becoming(work: OperatorWork, was: OperatorsNow, now: OperatorsNow) -> Itera
     return _alike(work.tasks[work.number >= 0], work.rows[work.number >= 0], was, now)
 
 
-def _nodes_becoming(work: OperatorWork, trace: Trace, was: OperatorsNow, now: OperatorsNow) -> Iterator[_Alike]:
+def _nodes_becoming(rank: RankRecording, was: OperatorsNow, now: OperatorsNow) -> Iterator[_Alike]:
     """On a CPU the tasks of which no axes say what they do, such as nodes of autograd, each by the largest operator inside it."""
     if now.change is not None:
+        work = rank.work
         unknown = now.change.axes.of_row[work.rows] < 0
-        inner = largest_inside(trace, work.rows[unknown], now.change.axes)
+        inner = largest_inside(rank.trace, work.rows[unknown], now.change.axes)
         yield from _alike(work.tasks[unknown][inner >= 0], inner[inner >= 0], was, now)
 
 
@@ -169,17 +169,16 @@ class _Multiples(NamedTuple):
     far: Mask
 
 
-class _Rank:
+class _Priced:
     """The operators of a rank as its device or its core runs them."""
 
-    def __init__(self, layout: MeasuredLayout, position: int, trace: Trace, moves: Sequence[_Move], multiplying: _Multiplying) -> None:
-        self.graph, self.trace, self.moves = layout.segmentation.graph, trace, moves
+    def __init__(self, rank: RankRecording, moves: Sequence[_Move], multiplying: _Multiplying) -> None:
+        self.graph, self.trace, self.moves = rank.segmentation.graph, rank.trace, moves
         self.multiplying = multiplying
-        self.work = operator_tasks(layout.segmentation, position, trace)
-        self.core = core_of(self.graph, self.work) if moves[0].devices.before is None else None
-        self.blocks = attention_blocks(self.graph, trace, self.work)
-        rounding = self.work.number[multiplying.rounds[self.work.tasks]]
-        self.rounding = {self.work.operators[i] for i in unique(rounding[rounding >= 0]).tolist()}
+        self.core = core_of(self.graph, rank.work) if moves[0].devices.before is None else None
+        self.blocks = attention_blocks(self.graph, rank.trace, rank.work)
+        rounding = rank.work.number[multiplying.rounds[rank.work.tasks]]
+        self.rounding = {rank.work.operators[i] for i in unique(rounding[rounding >= 0]).tolist()}
 
     def around(self, calls: _Alike) -> Ratio:
         """By what the time of nodes is multiplied with such operators inside."""

@@ -49,11 +49,11 @@ from lumos.vocabulary import Direction, DType
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lumos.changes.layout.operator_tasks import OperatorWork
     from lumos.cost.cluster import Accelerator
     from lumos.cost.estimate import Estimate
     from lumos.graph.table import Graph
     from lumos.segment.dimensions import Shapes
+    from lumos.segment.rank import OperatorWork
 
 #: Half-width of the 80 % interval of a CPU operator that is scaled by a factor of four or more, as a fraction.
 CPU_INTERVAL = 0.15

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.lists import equal_rows
-from lumos.segment.dimensions import shapes_of
-from lumos.segment.sizes import Resized, Sizes, sizes
+from lumos.segment.rank import recordings_of
+from lumos.segment.sizes import Resized, Sizes
 from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import MeasuredLayout, Rewrites
     from lumos.operators.shaped import ShapedOperator
     from lumos.operators.table import Shape
+    from lumos.segment.rank import RankRecording
     from lumos.trace.table import Int64, Job, Trace
 
 
@@ -36,14 +37,15 @@ def reshaped(job: Job, layout: MeasuredLayout) -> Job:
     """The job whose traces have the shapes and types of the layout; the same where it has the recorded ones."""
     if not layout.sizes and not layout.rewritten:
         return job
-    return replace(job, traces=tuple(_reshaped(layout, position, trace) for position, trace in enumerate(job.traces)))
+    return replace(job, traces=tuple(_reshaped(layout, rank) for rank in recordings_of(layout.segmentation, job)))
 
 
-def _reshaped(layout: MeasuredLayout, position: int, trace: Trace) -> Trace:
+def _reshaped(layout: MeasuredLayout, rank: RankRecording) -> Trace:
+    trace = rank.trace
     column, types = trace.args.get("Input Dims"), trace.args.get("Input type")
     if column is None:
         return trace
-    shown = OperatorsNow(layout, position, trace)
+    shown = OperatorsNow(layout, rank)
     strings, values = list(trace.strings), column.values.copy()
     place = {text: i for i, text in enumerate(strings)}
     kinds = types.values.copy() if types is not None else values[:0]
@@ -70,9 +72,9 @@ def _reshaped(layout: MeasuredLayout, position: int, trace: Trace) -> Trace:
 class OperatorsNow:
     """The operators of a rank after the changes of a layout, by their rows. change: of its sizes; None where they are as recorded."""
 
-    def __init__(self, layout: MeasuredLayout, position: int, trace: Trace) -> None:
-        self.layout, self._shapes, self._rewritten = layout, shapes_of(trace), layout.rewritten.get(position, {})
-        self.change = Resized(trace, sizes(trace), layout.sizes[position]) if layout.sizes else None
+    def __init__(self, layout: MeasuredLayout, rank: RankRecording) -> None:
+        self._shapes, self._rewritten = rank.shapes, layout.rewritten.get(rank.position, {})
+        self.change = Resized(rank.trace, rank.sizes, layout.sizes[rank.position]) if layout.sizes else None
         self._known: dict[tuple[int, int, tuple[Rewrites, ...]], tuple[ShapedOperator, ...]] = {}
 
     def kinds(self, rows: Int64) -> Int64:

@@ -15,7 +15,6 @@ import numpy as np
 
 from lumos.changes.layout.activations import in_embedding, in_forward, measured_ranks, of_stream, shared_keys, weights_carried
 from lumos.changes.layout.measured_layout import rewriting, shaped_as_recorded
-from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.prices import exactly
 from lumos.changes.layout.regroup import regroup
 from lumos.changes.layout.reprice import changed_tasks
@@ -28,8 +27,8 @@ from lumos.graph.table import Kind
 from lumos.operators.shaped import shapes_of_weights
 from lumos.operators.table import without_work
 from lumos.segment.program import axes_of
+from lumos.segment.rank import recordings_of
 from lumos.segment.sizes import Resized, Sizes, sizes
-from lumos.segment.weights import weights
 from lumos.trace.table import excluding, unique
 from lumos.units import count as counted
 from lumos.vocabulary import CollectiveKind, Phase
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.operators.table import Shape
     from lumos.segment.dimensions import Shapes
+    from lumos.segment.rank import RankRecording
     from lumos.simulation.durations import Mask
     from lumos.trace.table import Int64, Job, Trace
 
@@ -106,23 +106,25 @@ def to_sizes(
     resized_ranks = tuple(after_both(was, *of_rank) for was, of_rank in zip(recorded, of_ranks, strict=True))
     after = replace(rewritten or layout, sizes=resized_ranks)
     twofold, unreached, changed = [parts[0][:0]], [parts[0][:0]], [parts[0][:0]]
-    for position, trace in enumerate(job.traces):
+    ranks = recordings_of(segmentation, job)
+    for rank in ranks:
+        position, trace = rank.position, rank.trace
         (old, new), copies = of_ranks[position], exchanges[position].copies
         before, change = (Resized(trace, old, of.sizes[position] if of.sizes else old) for of in (layout, after))
         shapes = axes_of(trace)
-        work = operator_tasks(segmentation, position, trace, shapes)
+        work = rank.work_of(shapes)
         shaped = (work.number >= 0) & ~np.isin(work.tasks, parts[position])
         after = rewriting(after, position, set(work.rows[(work.number >= 0) & ~shaped].tolist()), shaped_as_recorded)
         twofold.append(work.tasks[np.isin(work.number, change.read_twice)])
-        changed.append(changed_tasks(layout, after, position, trace))
-        were, are = (weights(segmentation, position, trace, sized) for sized in (before, change))
+        changed.append(changed_tasks(layout, after, rank))
+        were, are = map(rank.weights, (before, change))
         if of_weights and were != are:
             in_lists = work.like(lambda o: not any(o.shapes) and "TensorList" in o.dtypes)  # of whose tensors the trace has no shape
             shown = work.tasks[shaped & ~in_lists]
-            rows = _of_weights(layout, position, exchanges[position].gathers)
+            rows = _of_weights(rank, exchanges[position].gathers)
             exchanged = np.full(len(rows), _grown(were, are, None))
             moved = unique(excluding(copies, shown), parts[position][np.isin(parts[position], copies)])
-            updated = excluding(unique(_updates(layout, position, shown), parts[position]), moved)
+            updated = excluding(unique(_updates(rank, shown), parts[position]), moved)
             prices.multiply(updated, exactly(_grown(were, are, None)))
             for inner, mine in zip((True, False), weights_carried(layout, rows, were), strict=True):
                 times = _grown(were, are, inner if exchanges[position].stage >= 2 else None)
@@ -133,7 +135,7 @@ def to_sizes(
             changed.append(unique(updated, moved))
         stays = _rightly_unchanged(shapes, change, shapes_of_weights(shapes.counted()))
         same = np.concatenate((copies, work.tasks[shaped & stays[work.number]], *changed))
-        left = unchanged_work(layout, position, same) if new != old else copies[:0]
+        left = unchanged_work(rank, same) if new != old else copies[:0]
         prices.reach(left, prod(getattr(new, key) / getattr(old, key) for key in keys))
         unreached.append(left)
     nothing = not segmentation.graph.duration[np.concatenate(changed)].any() and after.exchanges == layout.exchanges
@@ -142,7 +144,7 @@ def to_sizes(
             f"--set {', '.join(described)}: no task changed, since no operator with time of its own has shapes that follow it; record with"
             " record_shapes=True around the work, or say what changes with --scale"
         )
-    notes = (*not_reached(layout, np.concatenate(unreached), described), *_read_twice(np.concatenate(twofold), described))
+    notes = (*_not_reached(ranks, np.concatenate(unreached), described), *_read_twice(np.concatenate(twofold), described))
     return replace(
         after,
         prices=prices,
@@ -207,52 +209,51 @@ def unknown_size(key: str, trace: Trace) -> str:
     )
 
 
-def _updates(layout: MeasuredLayout, position: int, shaped: Int64) -> Int64:
+def _updates(rank: RankRecording, shaped: Int64) -> Int64:
     """The kernels of a rank's optimizer that have no shapes, as fused ones. shaped: tasks whose shapes are known."""
-    graph, segmentation = layout.segmentation.graph, layout.segmentation
+    segmentation, graph = rank.segmentation, rank.segmentation.graph
     update = graph.on_device & (graph.kind != Kind.COLLECTIVE) & (segmentation.phase == Phase.OPTIMIZER)
     update[shaped] = False
-    return np.flatnonzero((segmentation.owners.rank == position) & update)
+    found: Int64 = rank.tasks[update[rank.tasks]]
+    return found
 
 
-def _of_weights(layout: MeasuredLayout, position: int, gathers: Int64) -> Int64:
+def _of_weights(rank: RankRecording, gathers: Int64) -> Int64:
     """The rows of the graph's facts that exchange gradients or weights of a rank. gathers: tasks that gather weights in the passes."""
-    segmentation, facts = layout.segmentation, layout.segmentation.graph.collectives
+    segmentation, facts = rank.segmentation, rank.segmentation.graph.collectives
     if facts is None:
         return gathers[:0]
-    mine = segmentation.owners.rank[facts.task] == position
+    mine = segmentation.owners.rank[facts.task] == rank.position
     late = np.isin(segmentation.phase[facts.task], (Phase.BACKWARD, Phase.OPTIMIZER)) & ~in_forward(segmentation)  # no activations
     return np.flatnonzero(mine & (late | np.isin(facts.task, gathers)))
 
 
-def unchanged_work(layout: MeasuredLayout, position: int, changed: Int64) -> Int64:
+def unchanged_work(rank: RankRecording, changed: Int64) -> Int64:
     """The work in the passes of a rank that a change left as it was, apart from the tasks `changed`, which it did not or rightly leaves so.
 
     On a device its kernels count, on a CPU its operators; and exchanges of activations between all ranks, which no shape describes.
     """
-    left: Int64 = excluding(_work(layout, position), changed)
-    return left
+    return excluding(_work(rank), changed)
 
 
-def _work(layout: MeasuredLayout, position: int) -> Int64:
+def _work(rank: RankRecording) -> Int64:
     """The work in the passes of a rank."""
-    segmentation, graph = layout.segmentation, layout.segmentation.graph
+    segmentation, graph, mine = rank.segmentation, rank.segmentation.graph, rank.tasks
     passes = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
-    mine = (segmentation.owners.rank == position) & np.isin(segmentation.phase, passes)
-    on_device = bool((mine & graph.on_device).any())
+    mine = mine[np.isin(segmentation.phase[mine], passes)]
+    on_device = bool(graph.on_device[mine].any())
     works = graph.kind == (Kind.KERNEL if on_device else Kind.OPERATOR)
     facts = graph.collectives
     if facts is not None:
         works[facts.task[facts.of_kind(CollectiveKind.ALL_TO_ALL)]] = True
-    found: Int64 = np.flatnonzero(mine & works)
+    found: Int64 = mine[works[mine]]
     return found
 
 
-def not_reached(layout: MeasuredLayout, tasks: Int64, changes: Sequence[str]) -> tuple[Diagnostic, ...]:
+def _not_reached(ranks: Sequence[RankRecording], tasks: Int64, changes: Sequence[str]) -> tuple[Diagnostic, ...]:
     """The diagnostic that a part of the work of the passes could not be reached; () where it is negligible."""
-    duration = layout.segmentation.graph.duration
-    ranks = range(len(layout.segmentation.graph.ranks))
-    total = sum(int(duration[_work(layout, position)].sum()) for position in ranks)
+    duration = ranks[0].segmentation.graph.duration
+    total = sum(int(duration[_work(rank)].sum()) for rank in ranks)
     share = int(duration[tasks].sum()) / total if total else 0.0
     if share < WORTH_SAYING:
         return ()

@@ -6,7 +6,6 @@ from tests.changes.layout.test_replicated import job_of
 
 from lumos.changes.changes import Changes
 from lumos.changes.layout.measured_layout import measured_layout
-from lumos.changes.layout.parallel import experts
 from lumos.changes.layout.parallel.experts import IMBALANCE, _check, _copied_again, _times, _uncopied, _with_experts
 from lumos.changes.layout.rates import Rates
 from lumos.changes.layout.rescale import model_ratio
@@ -17,6 +16,7 @@ from lumos.cost.memory_bound_model import moved
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
 from lumos.operators.shaped import ShapedOperator, operations
+from lumos.segment.rank import RankRecording
 from lumos.segment.segment import segment
 from lumos.segment.weights import Gradient
 
@@ -90,29 +90,31 @@ def of_two_layers(tmp_path):
     return job.traces[0], measured_layout(segment(graph, job))
 
 
-def test_without_parts_every_gradient_is_copied_into_a_bucket_and_back(tmp_path, monkeypatch):
+def test_without_parts_every_gradient_is_copied_into_a_bucket_and_back(tmp_path):
     """A rank that had half of the experts has all: of two bytes each, 2 · 8 · 512 · 512 values are read and written, twice."""
     trace, layout = of_two_layers(tmp_path)
     layer = max(piece.label.layer for piece in layout.pieces)
-    monkeypatch.setattr(experts, "gradients", lambda *_: (Gradient(layer, (8, 512, 512), 2, -1), Gradient(layer, (512, 512), 2, -1)))
-    items = _copied_again(layout, 0, trace, 2, A100.accelerator)
+    rank = RankRecording(layout.segmentation, 0, trace)
+    vars(rank)["gradients"] = Gradient(layer, (8, 512, 512), 2, -1), Gradient(layer, (512, 512), 2, -1)
+    items = _copied_again(layout, rank, 2, A100.accelerator)
     once = int(moved(2 * 2 * 2 * 8 * 512 * 512, A100.accelerator, "pointwise").time)
     assert layer >= 0
     assert sum(item.extra.device for item in items) == 2 * once
     assert items[[i.piece for i in items].index(max(i.piece for i in items if i.extra.device))].extra.device == once
 
 
-def test_in_parts_no_gradient_of_experts_is_copied(tmp_path, monkeypatch):
+def test_in_parts_no_gradient_of_experts_is_copied(tmp_path):
     """A quarter of the copies is left at the high end; what works on other sizes, or copies nothing, stays."""
     trace, layout = of_two_layers(tmp_path)
     graph = layout.segmentation.graph
-    monkeypatch.setattr(experts, "gradients", lambda *_: (Gradient(0, (8, 64, 64), 4, -1),))  # as many values as the weights of 64 · 512
+    rank = RankRecording(layout.segmentation, 0, trace)
+    vars(rank)["gradients"] = (Gradient(0, (8, 64, 64), 4, -1),)  # as many values as the weights of 64 · 512
     kernels = np.flatnonzero(graph.kind == Kind.KERNEL)
     prices = layout.prices.copy()
-    _uncopied(prices, layout, trace, kernels, 0, 4)
+    _uncopied(prices, rank, kernels, 4)
     changed = np.flatnonzero(prices.best != 1)
     assert [graph.names[graph.name[task]] for task in changed.tolist()] == ["kernel of aten::linear"]
     assert [column[changed].tolist() for column in prices.columns] == [[0.0], [0.0], [0.25]]
     untouched = layout.prices.copy()
-    _uncopied(untouched, layout, trace, kernels[:0], 0, 4)
+    _uncopied(untouched, rank, kernels[:0], 4)
     assert all((column == 1).all() for column in untouched.columns)

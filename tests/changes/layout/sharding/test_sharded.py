@@ -23,6 +23,7 @@ from lumos.cost.collective_model import collective
 from lumos.cost.memory_bound_model import moved
 from lumos.errors import LumosError, UsageError
 from lumos.graph.build import build
+from lumos.segment.rank import recordings_of
 from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import CollectiveKind
@@ -233,7 +234,7 @@ def test_the_buckets_of_more_layers_follow_their_passes(tmp_path):
 def test_the_recorded_exchange_shows_the_links(tmp_path):
     job, graph = replicas(tmp_path)
     modelled = int(collective(CollectiveKind.ALL_REDUCE, 2, 2 * BYTES, H100).time)
-    assert rates_of(segment(graph, job), job.traces, Links(H100, H100)).links == {
+    assert rates_of(segment(graph, job), job, Links(H100, H100)).links == {
         (2, 1): ((2 * BYTES, 300_000 / modelled),)
     }
 
@@ -368,7 +369,7 @@ def test_replicas_of_ranks_that_share_the_layers_exchange_their_part(tmp_path):
     layout = measured_layout(segment(graph, job))
     exchanged = exchanged_by_rank(layout, job)[0]
     prices = layout.prices.copy()
-    share = share_weights(prices, layout, exchanged, np.empty(0, np.int64), 0, job.traces[0], 2, outside=False)
+    share = share_weights(prices, recordings_of(layout.segmentation, job)[0], exchanged, np.empty(0, np.int64), 2, outside=False)
     among_others = reexchange(_share_exchanges(layout, exchanged, share, 2), job, Links(H100, H100)).prices
     for column in prices.columns:
         assert column[exchanged.updates].tolist() == column[exchanged.copies].tolist() == [0.5]

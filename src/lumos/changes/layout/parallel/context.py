@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.changes.layout.measured_layout import GroupExchange, rewriting
-from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.placed import AddedTimes, Addition, anchors
 from lumos.changes.layout.prices import TaskPrices, exactly
 from lumos.changes.layout.regroup import regroup
@@ -33,6 +32,7 @@ from lumos.changes.layout.resize import resized, sizes_of_rank, to_sizes, unknow
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.operators.shaped import attention_of, is_attention, positions_first, product
+from lumos.segment.rank import recordings_of
 from lumos.segment.sizes import sizes
 from lumos.trace.table import excluding
 from lumos.vocabulary import CollectiveKind, Phase
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lumos.changes.layout.measured_layout import MeasuredLayout, Rewrite
-    from lumos.changes.layout.operator_tasks import OperatorTask
     from lumos.changes.layout.placed import Placed
     from lumos.changes.layout.rates import Rates
     from lumos.operators.shaped import ShapedOperator
+    from lumos.segment.rank import OperatorTask, RankRecording
     from lumos.segment.sizes import Sizes
-    from lumos.trace.table import Int64, Job, Trace
+    from lumos.trace.table import Int64, Job
 
 #: Bytes that merging in fp32 reads and writes for every element of a rank's output of 16 bits: once, and for every further part in the
 #: forward pass, for every part in the backward pass; and kernels that it launches for each. Counted in PyTorch 2.13's
@@ -82,13 +82,14 @@ class _Call(NamedTuple):
 def sequence_ranks(layout: MeasuredLayout, job: Job) -> int:
     """By how many ranks the sequences of the recording are shared; 1 where by none: as many as attend in parts in every layer, if they also
     exchange keys and values."""
-    calls = _calls(layout, 0, job.traces[0])
+    first = recordings_of(layout.segmentation, job)[0]
+    calls = _calls(first)
     by_piece: dict[int, int] = {}
     for call in calls:
         if not call.backward:
             by_piece[call.piece] = by_piece.get(call.piece, 0) + 1
     parts = int(np.median(list(by_piece.values()))) if by_piece else 1
-    return parts if parts > 1 and len(_exchanges(layout, 0, calls, parts)) else 1
+    return parts if parts > 1 and len(_exchanges(first, calls, parts)) else 1
 
 
 def context_parallel(
@@ -120,7 +121,8 @@ def context_parallel(
         if key in wanted
     ]
     described += [f"cp = {count} (measured: {measured})"] if count != measured else []
-    calls = [_calls(layout, position, trace) for position, trace in enumerate(job.traces)]
+    ranks_recorded = recordings_of(layout.segmentation, job)
+    calls = [_calls(rank) for rank in ranks_recorded]
     if not any(calls):
         raise LumosError(f"--set cp: {job.traces[0].path} shows no attention with shapes; record with record_shapes=True")
     ratio = of_rank["seq"] * of_rank.get("micro_batch", old.micro_batch) / (old.seq * old.micro_batch)
@@ -130,9 +132,9 @@ def context_parallel(
         layout, job, lambda own, trace: resized(own, of_rank, trace), tuple(of_rank), tuple(described), of_parts
     )
     prices = out.prices.copy()
-    for position, (found, trace) in enumerate(zip(calls, job.traces, strict=True)):
+    for rank, found in zip(ranks_recorded, calls, strict=True):
         if measured > 1:
-            out = _rerouted(out, prices, layout, position, trace, found, ranks, ratio)
+            out = _rerouted(out, prices, layout, rank, found, ranks, ratio)
         prices.multiply([task for call in found for task in call.tasks], exactly(count / measured))
     out = replace(out, prices=prices, shared=out.shared * (count if "seq" in wanted else count / measured))
     if measured > 1 or count == 1:
@@ -158,17 +160,17 @@ def to_all_keys(layout: MeasuredLayout, job: Job, ranks: tuple[int, int]) -> Mea
 
 def _attending(layout: MeasuredLayout, job: Job, rewrite: Rewrite) -> MeasuredLayout:
     """The layout in which the calls of attention in the layers become what `rewrite` makes of them."""
-    for position, trace in enumerate(job.traces):
-        rows = holding(trace, [call.row for call in _calls(layout, position, trace)], is_attention)
-        layout = rewriting(layout, position, rows, rewrite)
+    for rank in recordings_of(layout.segmentation, job):
+        rows = holding(rank.trace, [call.row for call in _calls(rank)], is_attention)
+        layout = rewriting(layout, rank.position, rows, rewrite)
     return layout
 
 
-def _calls(layout: MeasuredLayout, position: int, trace: Trace) -> list[_Call]:
+def _calls(rank: RankRecording) -> list[_Call]:
     """The calls of attention in the layers of a rank, in order."""
-    segmentation = layout.segmentation
+    segmentation = rank.segmentation
     by_row: dict[int, list[OperatorTask]] = {}
-    for each in operator_tasks(segmentation, position, trace).in_order(lambda o: attention_of(o.name, o.shapes)):
+    for each in rank.work.in_order(lambda o: attention_of(o.name, o.shapes)):
         by_row.setdefault(each.row, []).append(each)
     out = []
     for row, found in by_row.items():
@@ -182,28 +184,28 @@ def _calls(layout: MeasuredLayout, position: int, trace: Trace) -> list[_Call]:
     return out
 
 
-def _exchanges(layout: MeasuredLayout, position: int, calls: Sequence[_Call], ranks: int) -> Int64:
+def _exchanges(rank: RankRecording, calls: Sequence[_Call], ranks: int) -> Int64:
     """The rows of the graph's facts by which a rank exchanges keys and values, or their gradients, in the layers."""
-    graph = layout.segmentation.graph
+    graph = rank.segmentation.graph
     facts = graph.collectives
     if facts is None or facts.size is None or not calls:
         return np.empty(0, np.int64)
     usual = [kind in _KINDS for kind in facts.kinds]
     nbytes = [times * call.keys * width for call in calls for times in (1, 2) for width in (2, 4)]
-    in_layer = layout.segmentation.layer[facts.task] >= 0
-    mine = (graph.position_of_task[facts.task] == position) & in_layer & (facts.size == ranks)
+    in_layer = rank.segmentation.layer[facts.task] >= 0
+    mine = (graph.position_of_task[facts.task] == rank.position) & in_layer & (facts.size == ranks)
     return np.flatnonzero(mine & np.array(usual, bool)[facts.kind] & np.isin(facts.nbytes, nbytes))
 
 
 def _rerouted(
-    after: MeasuredLayout, prices: TaskPrices, layout: MeasuredLayout, position: int, trace: Trace, calls: Sequence[_Call],
+    after: MeasuredLayout, prices: TaskPrices, layout: MeasuredLayout, rank: RankRecording, calls: Sequence[_Call],
     ranks: tuple[int, int], ratio: float,
 ) -> MeasuredLayout:  # fmt: skip
     """The layout `after` other sizes whose exchanges of keys and values are those among other ranks; how often they and merging are done is
     changed in place. ratio: of a rank's tokens to recorded ones."""
     graph, (measured, count) = layout.segmentation.graph, ranks
-    changed = changed_tasks(layout, after, position, trace)
-    facts, rows = graph.collectives, _exchanges(layout, position, calls, measured)
+    changed = changed_tasks(layout, after, rank)
+    facts, rows = graph.collectives, _exchanges(rank, calls, measured)
     assert facts is not None
     gathers = rows[facts.of_kind(CollectiveKind.ALL_GATHER)[rows]]
     after = regroup(after, gathers.tolist(), lambda before: (before.of(ratio * count / measured, count),))
@@ -218,7 +220,7 @@ def _rerouted(
     parts = {False: (count - 1) / (measured - 1), True: count / measured if count > 1 else 0.0}
     for late, times in parts.items():
         prices.multiply(facts.task[messages[backward == late]].tolist(), exactly(times))
-    for late, tasks in _merging(layout, position, trace, calls):
+    for late, tasks in _merging(rank, calls):
         of_halves = excluding(tasks[graph.on_device[tasks]], changed)
         prices.multiply(of_halves, exactly(ratio))
         prices.multiply(tasks, exactly(parts[late]))
@@ -250,11 +252,11 @@ def _to_all_keys(more: Fraction, _: ShapedOperator, o: ShapedOperator) -> Shaped
     return o._replace(shapes=tuple(out))
 
 
-def _merging(layout: MeasuredLayout, position: int, trace: Trace, calls: Sequence[_Call]) -> Iterator[tuple[bool, Int64]]:
+def _merging(rank: RankRecording, calls: Sequence[_Call]) -> Iterator[tuple[bool, Int64]]:
     """For every layer's pass whether it is a backward one, and its tasks between the first attention and the next multiplication but
     attention and collectives."""
-    graph, owners = layout.segmentation.graph, layout.segmentation.owners
-    products = np.sort(operator_tasks(layout.segmentation, position, trace).of(product))
+    owners, products = rank.segmentation.owners, np.sort(rank.work.of(product))
+    graph = owners.graph
     attends = np.array([task for call in calls for task in call.tasks], np.int64)
     kept = np.zeros(len(graph), bool)
     kept[attends] = True

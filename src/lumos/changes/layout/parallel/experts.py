@@ -25,7 +25,6 @@ from lumos.changes.layout.accumulate import operator_ns
 from lumos.changes.layout.activations import stream_ratio
 from lumos.changes.layout.change import whole_updates
 from lumos.changes.layout.measured_layout import NOTHING, Extra, rewriting
-from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.placed import AddedTimes, Addition, anchors
 from lumos.changes.layout.prices import Ratio, TaskPrices, exactly
 from lumos.changes.layout.regroup import regroup
@@ -35,7 +34,7 @@ from lumos.cost.memory_bound_model import moved
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.operators.shaped import elements, grouped_product
-from lumos.segment.weights import gradients
+from lumos.segment.rank import recordings_of
 from lumos.vocabulary import CollectiveKind, DType
 
 if TYPE_CHECKING:
@@ -47,7 +46,8 @@ if TYPE_CHECKING:
     from lumos.changes.layout.sharding.exchanged import Exchanged
     from lumos.cost.cluster import Accelerator
     from lumos.operators.shaped import ShapedOperator
-    from lumos.trace.table import Int64, Job, Trace
+    from lumos.segment.rank import RankRecording
+    from lumos.trace.table import Int64, Job
 
 #: By how much more than its equal share of tokens the fullest rank gets, at the high end of the interval (an assumption: routers are
 #: trained to spread tokens, and batches differ).
@@ -82,7 +82,8 @@ def expert_parallel(layout: MeasuredLayout, job: Job, rates: Rates | None, count
     Raises LumosError where the recording shows no experts that are multiplied together, no replicas, or not their devices and links;
     UsageError where experts or replicas cannot be shared equally.
     """
-    shown = [_experts(layout, position, trace) for position, trace in enumerate(job.traces)]
+    recorded = recordings_of(layout.segmentation, job)
+    shown = [_experts(rank) for rank in recorded]
     rows, facts = _sent(layout), layout.segmentation.graph.collectives
     measured = (0 if facts is None else facts.usual_size(rows)) or 1
     if not any(each.number for each in shown):
@@ -106,15 +107,15 @@ def expert_parallel(layout: MeasuredLayout, job: Job, rates: Rates | None, count
         prices.multiply([grouped.task for grouped in each.grouped], Ratio(1.0, 1.0, 1 + IMBALANCE))
         _fewer_weights(prices, layout, position, each, measured / count)
         if measured == 1:
-            _uncopied(prices, layout, job.traces[position], found[position].copies, position, count)
+            _uncopied(prices, recorded[position], found[position].copies, count)
         out = _own_gradients(out, found[position].gradients, each, (measured, count, replicas))
     resent = rows[facts.ranks[rows] == measured] if facts is not None else rows
     out = regroup(out, resent.tolist(), lambda before: (before.of(ranks=count),))
     prices.multiply(facts.task[resent].tolist() if facts is not None else [], Ratio(1.0, 1.0, 1 + IMBALANCE))
     ranks = list(layout.ranks)
-    for position, trace in enumerate(job.traces if count == 1 else ()):
-        if len(found[position].copies):
-            ranks[position] = _copied_again(layout, position, trace, measured, rates.accelerator)
+    for rank in recorded if count == 1 else ():
+        if len(found[rank.position].copies):
+            ranks[rank.position] = _copied_again(layout, rank, measured, rates.accelerator)
     changes = (*layout.changes, f"ep = {count} (measured: {measured})")
     out = replace(out, prices=prices, ranks=tuple(ranks), changes=changes)
     if measured > 1:
@@ -152,16 +153,16 @@ def _check(count: int, measured: int, experts: int, replicas: int, stage: int) -
         )
 
 
-def _experts(layout: MeasuredLayout, position: int, trace: Trace) -> _Experts:
+def _experts(rank: RankRecording) -> _Experts:
     """What a rank shows of its experts."""
-    segmentation, found = layout.segmentation, []
-    for task, row, o in operator_tasks(segmentation, position, trace).in_order(grouped_product):
+    segmentation, found = rank.segmentation, []
+    for task, row, o in rank.work.in_order(grouped_product):
         dtype = DType.parse(next((d for d in o.dtypes if d), "")) or DType.BF16
         piece = int(segmentation.piece[task])
         if segmentation.pieces[piece].label.layer >= 0:
             found.append(_Grouped(task, row, piece, o, elements(o.shapes[0]) * dtype.bytes))
     count = next((g.operator.shapes[1][0] for g in found if len(g.operator.shapes[1]) == 3), 0)
-    of_layers = gradients(segmentation, position, trace)
+    of_layers = rank.gradients
     total, inside = (sum(g.width * elements(g.shape) for g in of_layers if g.layer >= least) for least in (-1, 0))
     of_experts = sum(g.width * elements(g.shape) for g in of_layers if g.layer >= 0 and len(g.shape) == 3)
     return _Experts(count, found, of_experts, inside - of_experts, total - inside)
@@ -199,25 +200,24 @@ def _fewer_weights(prices: TaskPrices, layout: MeasuredLayout, position: int, ex
         prices.multiply(tasks, exactly((experts.nbytes * part + rest) / (experts.nbytes + rest)))
 
 
-def _uncopied(prices: TaskPrices, layout: MeasuredLayout, trace: Trace, copies: Int64, position: int, count: int) -> None:
+def _uncopied(prices: TaskPrices, rank: RankRecording, copies: Int64, count: int) -> None:
     """Let no gradient of experts be copied into a bucket and back, in place, since they are exchanged apart; at the high end, the part that
     is left. copies: the kernels that copy gradients."""
-    segmentation = layout.segmentation
-    sizes = {elements(g.shape) for g in gradients(segmentation, position, trace) if g.layer >= 0 and len(g.shape) == 3}
-    of_experts = operator_tasks(segmentation, position, trace).of(lambda o: any(elements(s) in sizes for s in o.shapes if s))
+    sizes = {elements(g.shape) for g in rank.gradients if g.layer >= 0 and len(g.shape) == 3}
+    of_experts = rank.work.of(lambda o: any(elements(s) in sizes for s in o.shapes if s))
     prices.multiply(of_experts[np.isin(of_experts, copies)], Ratio(0.0, 0.0, 1 / count))
 
 
-def _copied_again(layout: MeasuredLayout, position: int, trace: Trace, measured: int, accelerator: Accelerator) -> tuple[Instance, ...]:
+def _copied_again(layout: MeasuredLayout, rank: RankRecording, measured: int, accelerator: Accelerator) -> tuple[Instance, ...]:
     """What a rank runs, with the gradients of its experts copied into buckets where they are ready, and back behind the backward pass.
     measured: of how many parts of the experts the recorded rank has one; now it has all."""
-    operator, by_layer = round(operator_ns(layout, position, trace)), defaultdict[int, Extra](Extra)
-    for gradient in gradients(layout.segmentation, position, trace):
+    operator, by_layer = round(operator_ns(rank)), defaultdict[int, Extra](Extra)
+    for gradient in rank.gradients:
         if gradient.layer >= 0 and len(gradient.shape) == 3:
             nbytes = gradient.width * elements(gradient.shape) * measured
             by_layer[gradient.layer] += Extra(operator, int(moved(2 * nbytes, accelerator, "pointwise").time))
-    items, first = list(layout.ranks[position]), sum(map(len, layout.ranks[:position]))
-    for step in backward_ends(layout, position):
+    items, first = list(layout.ranks[rank.position]), sum(map(len, layout.ranks[: rank.position]))
+    for step in backward_ends(layout, rank.position):
         for instance, layers in step.ready.items():
             extra = sum((by_layer.get(layer, NOTHING) for layer in layers.elements()), NOTHING)
             for at in (instance - first, step.end - first):

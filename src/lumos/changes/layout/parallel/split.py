@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.changes.layout.measured_layout import as_before, rewriting
-from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.placed import AddedTimes, Addition, anchors, times_of
 from lumos.changes.layout.prices import Ratio, TaskPrices, exactly
 from lumos.changes.layout.regroup import regroup
@@ -36,8 +35,9 @@ from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.operators.shaped import Product, elements, factors, product
 from lumos.segment.dimensions import shapes_of
+from lumos.segment.rank import recordings_of
 from lumos.segment.sizes import Sizes, sizes
-from lumos.segment.weights import GATHERED, gradients, weights
+from lumos.segment.weights import GATHERED
 from lumos.trace.table import excluding, unique
 from lumos.vocabulary import CollectiveKind, DType, Phase
 
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from lumos.cost.cluster import Cluster
     from lumos.operators.shaped import ShapedOperator
     from lumos.operators.table import Shape
+    from lumos.segment.rank import RankRecording
     from lumos.segment.segment import Label
     from lumos.trace.table import Int64, Job, Trace
 
@@ -96,35 +97,33 @@ def split_over_ranks(
     """
     sites: list[_Site] = []
     cut, tables = after, list[int]()
-    for position, trace in enumerate(job.traces):
-        places = _multiplications(before, position, trace)
-        shown = sizes(trace)
-        could = _vocabulary(trace, ranks)
-        looked_up = _lookups(before, position, trace, (shown.vocab, shown.hidden))
-        apart = _has_two_tables(before, position, trace, shown, places, looked_up)
+    recorded = recordings_of(before.segmentation, job)
+    for rank in recorded:
+        places, shown = _multiplications(rank), rank.sizes
+        could = _vocabulary(rank.trace, ranks)
+        looked_up = _lookups(rank, (shown.vocab, shown.hidden))
+        apart = _has_two_tables(rank, places, looked_up)
         shown = shown._replace(vocab=could if apart or not could % (PADDED_TO * ranks) else 0)
         sites += [*_sites(places, shown), *(_Site(task, inside=False) for task in looked_up if shown.vocab)]
         tables.append(shown.vocab)
         alike: dict[_Share, set[int]] = defaultdict(set)
-        for row, share in _shares(before, after, position, trace, places, shown, could):
+        for row, share in _shares(before, after, rank, places, shown, could):
             alike[share].add(row)
         for share, rows in alike.items():
             in_parts = partial(_cut, share.dimension, ranks)
             likely, other = (as_before, in_parts) if share.whole else (in_parts, as_before)
-            cut = rewriting(cut, position, rows, *((likely,) if share.sure else (likely, other)))
+            cut = rewriting(cut, rank.position, rows, *((likely,) if share.sure else (likely, other)))
     if not any(site.inside for site in sites):
         raise LumosError(
             f"--set tp: the layers of {job.traces[0].path} show no multiplications that read and write the residual stream, so they cannot"
             " be shared by ranks; record with record_shapes=True"
         )
     prices = cut.prices.copy()
-    exchanges = exchanged_by_rank(before, job)
-    for position, trace in enumerate(job.traces):
-        _share_loss(prices, before, position, trace, ranks)
-        prices.reach(_calls_of_layers(before, position), DISPATCHED_AGAIN)
-        changed = changed_tasks(before, after, position, trace)
-        part = share_weights(prices, before, exchanges[position], changed, position, trace, ranks, outside=tables[position] > 0)
-        cut = _share_exchanges(cut, exchanges[position], part, ranks)
+    for rank, exchanged, vocab in zip(recorded, exchanged_by_rank(before, job), tables, strict=True):
+        _share_loss(prices, rank, ranks)
+        prices.reach(_calls_of_layers(rank), DISPATCHED_AGAIN)
+        part = share_weights(prices, rank, exchanged, changed_tasks(before, after, rank), ranks, outside=vocab > 0)
+        cut = _share_exchanges(cut, exchanged, part, ranks)
     shown, width = sizes(job.traces[0]), stream_width(job.traces[0])
     tokens = shown.micro_batch * shown.seq * ratio * width
     vocab = max(1, *(sizes(trace).vocab for trace in job.traces))
@@ -144,29 +143,26 @@ def split_over_ranks(
     )
 
 
-def _calls_of_layers(layout: MeasuredLayout, position: int) -> Int64:
+def _calls_of_layers(rank: RankRecording) -> Int64:
     """The tasks of a rank's threads that belong to layers."""
-    segmentation = layout.segmentation
-    mine = segmentation.owners.of_rank(position)
+    segmentation, mine = rank.segmentation, rank.tasks
     return mine[(segmentation.layer[mine] >= 0) & ~segmentation.owners.on_device[mine]]
 
 
-def _has_two_tables(
-    layout: MeasuredLayout, position: int, trace: Trace, shown: Sizes, places: Sequence[_Place], looked_up: Sequence[int]
-) -> bool:
+def _has_two_tables(rank: RankRecording, places: Sequence[_Place], looked_up: Sequence[int]) -> bool:
     """Whether embedding and head have a table each, as far as the gradients show. Of a single one for both (tied), PyTorch's
     `parallelize_module` would give each of the two modules a parameter of its own, so its plans leave it whole. A stage of a pipeline that
     has but one of the two has its table alone."""
-    table = (shown.vocab, shown.hidden)
+    table = (rank.sizes.vocab, rank.sizes.hidden)
     multiplied = any(not place.inside and {place.sizes.n, place.sizes.k} == set(table) for place in places)
-    found = [gradient.shape for gradient in gradients(layout.segmentation, position, trace)].count(table)
+    found = [gradient.shape for gradient in rank.gradients].count(table)
     return found != 1 or not (looked_up and multiplied)
 
 
-def _lookups(layout: MeasuredLayout, position: int, trace: Trace, table: Shape) -> list[int]:
+def _lookups(rank: RankRecording, table: Shape) -> list[int]:
     """The last task of every piece of a rank that looks tokens up in a table."""
-    reads = operator_tasks(layout.segmentation, position, trace).of(lambda o: o.name in _LOOKUPS and o.shapes[:1] == (table,))
-    return sorted({int(layout.segmentation.piece[task]): task for task in np.sort(reads).tolist()}.values())
+    reads = rank.work.of(lambda o: o.name in _LOOKUPS and o.shapes[:1] == (table,))
+    return sorted({int(rank.segmentation.piece[task]): task for task in np.sort(reads).tolist()}.values())
 
 
 class _Site(NamedTuple):
@@ -220,12 +216,12 @@ class _Share(NamedTuple):
 
 
 def _shares(
-    before: MeasuredLayout, after: MeasuredLayout, position: int, trace: Trace, places: Sequence[_Place], shown: Sizes, could: int
+    before: MeasuredLayout, after: MeasuredLayout, rank: RankRecording, places: Sequence[_Place], shown: Sizes, could: int
 ) -> Iterator[tuple[int, _Share]]:
     """The multiplications, by row, that sizes did not tell to be a part: those of square weights, and those of embedding and head and of no
     width that ranks share (the narrow projections of latent attention), which some plans leave whole. could: the vocabulary that ranks
     could share; where `shown` has none, embedding and head stay whole."""
-    was, now = OperatorsNow(before, position, trace), OperatorsNow(after, position, trace)
+    was, now = OperatorsNow(before, rank), OperatorsNow(after, rank)
     shared = {n * shown.head_dim for n in (shown.heads, shown.kv_heads, shown.heads + 2 * shown.kv_heads)} | {shown.ffn, 2 * shown.ffn}
     for place in places:
         m, n, k, batch = place.sizes
@@ -257,12 +253,11 @@ def _vocabulary(trace: Trace, ranks: int) -> int:
     return 0 if vocab % ranks else vocab
 
 
-def _share_loss(prices: TaskPrices, before: MeasuredLayout, position: int, trace: Trace, ranks: int) -> None:
+def _share_loss(prices: TaskPrices, rank: RankRecording, ranks: int) -> None:
     """Let the low ends of what runs over the vocabulary outside the layers, the loss, be those of a rank's part, in place: ranks that leave
     the head's result in parts compute the loss from these (Megatron-LM, and PyTorch's `loss_parallel`)."""
-    could = _vocabulary(trace, ranks)
-    segmentation, work = before.segmentation, operator_tasks(before.segmentation, position, trace)
-    over = work.of(lambda o: could and product(o) is None and any(shape[-1:] == (could,) for shape in o.shapes))
+    could, segmentation = _vocabulary(rank.trace, ranks), rank.segmentation
+    over = rank.work.of(lambda o: could and product(o) is None and any(shape[-1:] == (could,) for shape in o.shapes))
     outside = (segmentation.layer[over] < 0) & np.isin(segmentation.phase[over], (Phase.FORWARD, Phase.BACKWARD))
     prices.multiply(over[outside], Ratio(1.0, 1 / ranks, 1.0))
 
@@ -319,10 +314,10 @@ def _sites(places: Sequence[_Place], shown: Sizes) -> Iterator[_Site]:
         yield from (_Site(half[-1].task, True, most) for half, most in halves if half)
 
 
-def _multiplications(layout: MeasuredLayout, position: int, trace: Trace) -> list[_Place]:
+def _multiplications(rank: RankRecording) -> list[_Place]:
     """The multiplications in the passes of a rank, in order."""
-    segmentation, out = layout.segmentation, []
-    for task, row, o in operator_tasks(segmentation, position, trace).in_order(product):
+    segmentation, out = rank.segmentation, []
+    for task, row, o in rank.work.in_order(product):
         piece, found = int(segmentation.piece[task]), product(o)
         label = segmentation.pieces[piece].label
         if found is not None and label.phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
@@ -336,23 +331,21 @@ def _multiplications(layout: MeasuredLayout, position: int, trace: Trace) -> lis
 
 
 def share_weights(
-    prices: TaskPrices, before: MeasuredLayout, exchanged: Exchanged, changed: Int64, position: int, trace: Trace, ranks: int,
-    *, outside: bool,
-) -> Ratio:  # fmt: skip
+    prices: TaskPrices, rank: RankRecording, exchanged: Exchanged, changed: Int64, ranks: int, *, outside: bool
+) -> Ratio:
     """Let the work on all weights of a rank be that on its part of them, in place, where sizes do not say so. Returns how large that is.
 
     exchanged: what the replicas of the rank exchange by. changed: the tasks that sizes made others. outside: whether ranks share the
     weights outside the layers.
     """
-    segmentation = before.segmentation
-    by_layer = weights(segmentation, position, trace)
+    segmentation, by_layer, mine = rank.segmentation, rank.weights(), rank.tasks
     inner, outer = sum(n for layer, n in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
     whole = (inner / ranks + outer) / (inner + outer) if inner else 1.0
     share = Ratio(1 / ranks if outside else whole, 1 / ranks, whole)
-    mine = (segmentation.owners.rank == position) & (segmentation.phase == Phase.OPTIMIZER)
-    updates = np.flatnonzero(mine & np.isin(segmentation.graph.kind, (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)))
+    mine = mine[segmentation.phase[mine] == Phase.OPTIMIZER]
+    updates = mine[np.isin(segmentation.graph.kind[mine], (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET))]
     prices.multiply(excluding(unique(updates, exchanged.copies), changed), share)
-    inside, tables = _accumulated(before, position, trace)
+    inside, tables = _accumulated(rank)
     prices.multiply(excluding(inside, changed), exactly(1 / ranks))
     prices.multiply(excluding(tables, changed), Ratio(1 / ranks if outside else 1.0, 1 / ranks, 1.0))
     return share
@@ -368,11 +361,11 @@ def _share_exchanges(layout: MeasuredLayout, exchanged: Exchanged, share: Ratio,
     return regroup(layout, rows.tolist(), *parts)
 
 
-def _accumulated(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[Int64, Int64]:
+def _accumulated(rank: RankRecording) -> tuple[Int64, Int64]:
     """The tasks of a rank in which autograd adds the gradients of matrices to those that are there: of the layers', and of others."""
-    segmentation, work = layout.segmentation, operator_tasks(layout.segmentation, position, trace)
-    matrices = {gradient.shape for gradient in gradients(segmentation, position, trace) if len(gradient.shape) == 2}
+    work = rank.work
+    matrices = {gradient.shape for gradient in rank.gradients if len(gradient.shape) == 2}
     adds = work.like(lambda o: (found := {s for s in o.shapes if s}) and found <= matrices)
-    tasks = work.tasks[adds & within_rows(trace, work.rows, GATHERED)]
-    in_layer = segmentation.layer[tasks] >= 0
+    tasks = work.tasks[adds & within_rows(rank.trace, work.rows, GATHERED)]
+    in_layer = rank.segmentation.layer[tasks] >= 0
     return tasks[in_layer], tasks[~in_layer]

@@ -16,14 +16,13 @@ import numpy as np
 
 from lumos.changes.layout.activations import exchanged, in_embedding, measured_ranks, of_head, of_stream, shared_keys
 from lumos.changes.layout.measured_layout import rewriting
-from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.parallel.split import split_over_ranks
 from lumos.changes.layout.prices import GONE, Ratio
 from lumos.changes.layout.reprice import changed_tasks
 from lumos.changes.layout.resize import to_sizes, unchanged_work, unknown_size
 from lumos.errors import LumosError
 from lumos.operators.shaped import elements
-from lumos.segment.sizes import sizes
+from lumos.segment.rank import recordings_of
 from lumos.trace.table import unique
 from lumos.vocabulary import CollectiveKind
 
@@ -84,8 +83,8 @@ def _rest_shared(before: MeasuredLayout, after: MeasuredLayout, job: Job, ratio:
     prices, segmentation = after.prices.copy(), after.segmentation
     chosen = (segmentation.layer >= 0) | outside
     repriced = np.flatnonzero(after.prices.best != before.prices.best)
-    for position, trace in enumerate(job.traces):
-        left = unchanged_work(before, position, unique(repriced, changed_tasks(before, after, position, trace)))
+    for rank in recordings_of(segmentation, job):
+        left = unchanged_work(rank, unique(repriced, changed_tasks(before, after, rank)))
         prices.multiply(left[chosen[left]], Ratio(ratio, 1.0, 1.0))
     return replace(after, prices=prices)
 
@@ -97,11 +96,11 @@ def _rejoined(before: MeasuredLayout, after: MeasuredLayout, job: Job, ranks: tu
     if not len(of_head(before, job)):
         return after
     prices = after.prices.copy()
-    for position, trace in enumerate(job.traces):
-        old, work = sizes(trace), operator_tasks(before.segmentation, position, trace)
+    for rank in recordings_of(before.segmentation, job):
+        old, work = rank.sizes, rank.work
         part = old.micro_batch * old.seq, old.vocab
         joins, takes = (work.like(partial(_is_of_parts, *each, *part)) for each in (("aten::cat", measured), ("aten::clone", 1)))
-        after = rewriting(after, position, work.rows[joins].tolist(), partial(_of_vocabulary, old.vocab))
+        after = rewriting(after, rank.position, work.rows[joins].tolist(), partial(_of_vocabulary, old.vocab))
         prices.multiply(work.tasks[(joins | takes) & (count == 1)], GONE)
     return replace(after, prices=prices)
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.plan.schedules import Pass
-from lumos.segment.weights import gradients
+from lumos.segment.rank import recordings_of
 from lumos.vocabulary import Phase
 
 if TYPE_CHECKING:
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
 
     from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
     from lumos.changes.layout.pipeline.recorded import OnePass, RecordedStages, StepOfRank
-    from lumos.trace.table import Int64, Job, Trace
+    from lumos.segment.rank import RankRecording
+    from lumos.trace.table import Int64, Job
 
 #: The operators that divide a tensor, or a list of them, in place.
 _DIVIDES = ("aten::div_", "aten::_foreach_div_")
@@ -83,13 +83,12 @@ class PassParts:
 
 def divisions(layout: MeasuredLayout, job: Job) -> Int64:
     """The kernels that divide gradients behind the passes of a step, on all ranks, as tasks; none where the trace has no shapes."""
-    found = [_of_rank(layout, position, trace) for position, trace in enumerate(job.traces)]
+    found = [_of_rank(rank) for rank in recordings_of(layout.segmentation, job)]
     return np.concatenate(found) if found else np.empty(0, np.int64)
 
 
-def _of_rank(layout: MeasuredLayout, position: int, trace: Trace) -> Int64:
-    segmentation = layout.segmentation
-    known = {gradient.shape for gradient in gradients(segmentation, position, trace)}
-    tasks = operator_tasks(segmentation, position, trace).of(lambda o: o.name in _DIVIDES and o.shapes and o.shapes[0] in known)
-    behind: Int64 = tasks[segmentation.phase[tasks] == Phase.OPTIMIZER]
+def _of_rank(rank: RankRecording) -> Int64:
+    known = {gradient.shape for gradient in rank.gradients}
+    tasks = rank.work.of(lambda o: o.name in _DIVIDES and o.shapes and o.shapes[0] in known)
+    behind: Int64 = tasks[rank.segmentation.phase[tasks] == Phase.OPTIMIZER]
     return behind

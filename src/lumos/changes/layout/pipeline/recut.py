@@ -40,7 +40,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.plan.plan import EVEN, Ends, layers_of_places
 from lumos.plan.schedules import Pass
-from lumos.segment.weights import weights
+from lumos.segment.rank import recordings_of
 from lumos.units import count as counted
 from lumos.vocabulary import CollectiveKind, Phase, Schedule
 
@@ -392,7 +392,7 @@ class _Cut:
     def _share(self, stage: int, recorded: int, position: int, has: float) -> float:
         """The share of the weights of a recorded stage that a new one has. has: that of its layers. Embedding and head are taken for as
         large as each other."""
-        by_layer = weights(self.layout.segmentation, position, self.job.traces[position])
+        by_layer = recordings_of(self.layout.segmentation, self.job)[position].weights()
         inner, outer = sum(n for layer, n in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
         if not inner:
             return 1.0

@@ -11,7 +11,7 @@ from lumos.analyze.attribution import innermost
 from lumos.changes.layout.activations import gathered, of_stream
 from lumos.changes.layout.regroup import recorded_exchange
 from lumos.graph.table import Kind
-from lumos.segment.weights import weights
+from lumos.segment.rank import recordings_of
 from lumos.trace.table import ABSENT, Category, excluding, unique
 from lumos.vocabulary import CollectiveKind, Phase
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.graph.table import Graph
+    from lumos.segment.rank import RankRecording
     from lumos.trace.table import Int32, Int64, Job, Trace
 
 #: Names of the operators and ranges in which FSDP2, and DDP, copy parameters and gradients together and apart around their exchanges.
@@ -42,12 +43,13 @@ class Exchanged:
     the recording does not say how large they are.
     """
 
-    def __init__(self, layout: MeasuredLayout, job: Job, position: int, stream: Int64) -> None:
+    def __init__(self, layout: MeasuredLayout, recording: RankRecording, stream: Int64) -> None:
         """stream: what exchanges activations, of `of_stream`."""
-        segmentation, graph, trace = layout.segmentation, layout.segmentation.graph, job.traces[position]
+        segmentation, graph, trace = layout.segmentation, layout.segmentation.graph, recording.trace
+        position = recording.position
         rank, phase = segmentation.owners.rank, segmentation.phase
         none = np.empty(0, np.int64)
-        self.gathers = gathered(layout, position, weights(segmentation, position, trace), stream)
+        self.gathers = gathered(layout, position, recording.weights(), stream)
         self.again = self.gradients = self.sums = self.copies = self.unpacked = self.updated = none
         self.updates = np.flatnonzero((rank == position) & (phase == Phase.OPTIMIZER) & (graph.kind == Kind.KERNEL))
         facts = graph.collectives
@@ -117,7 +119,7 @@ def within_rows(trace: Trace, rows: Int64, pattern: re.Pattern[str]) -> NDArray[
 def exchanged_by_rank(layout: MeasuredLayout, job: Job) -> tuple[Exchanged, ...]:
     """What the replicas of each rank exchange by, in the order of the traces."""
     stream = of_stream(layout, job)
-    return tuple(Exchanged(layout, job, position, stream) for position in range(len(job.traces)))
+    return tuple(Exchanged(layout, rank, stream) for rank in recordings_of(layout.segmentation, job))
 
 
 def gathers_once(layout: MeasuredLayout, job: Job) -> frozenset[int]:

@@ -12,6 +12,7 @@ from lumos.changes.layout.measured_layout import by_repetition
 from lumos.changes.layout.placed import AddedTimes, Addition
 from lumos.changes.layout.replicated import gradient_bytes
 from lumos.graph.table import Kind
+from lumos.segment.rank import recordings_of
 from lumos.vocabulary import CollectiveKind, Phase
 
 if TYPE_CHECKING:
@@ -57,9 +58,9 @@ class Sharing(NamedTuple):
 def units_of(layout: MeasuredLayout, job: Job, sharing: Sharing, rates: Rates) -> list[dict[int, Unit]]:
     """What the exchanges of every layer take, by position of the rank."""
     out = []
-    for position, trace in enumerate(job.traces):
+    for rank in recordings_of(layout.segmentation, job):
         units = {}
-        for layer, nbytes in gradient_bytes(layout, trace, position).items():
+        for layer, nbytes in gradient_bytes(rank).items():
             copied = rates.copy(nbytes)
             gather, scatter = (
                 rates.exchange(kind, sharing.shards, nbytes, sharing.apart)

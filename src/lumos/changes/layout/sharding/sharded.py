@@ -36,6 +36,7 @@ from lumos.changes.layout.sharding.gathers import Added, Sharing, gathers, units
 from lumos.changes.layout.sharding.updates import largest_part, parameters_of, sending, sent
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
+from lumos.segment.rank import recordings_of
 from lumos.trace.table import excluding, unique
 from lumos.vocabulary import CollectiveKind
 
@@ -97,7 +98,7 @@ def sharded(
     if rates is None:
         raise LumosError(f"--set {asked}: the device or its links are not known; describe them with --base-cluster FILE.toml or NAME")
     prices = layout.prices.copy()
-    parameters = [parameters_of(layout, trace, position) for position, trace in enumerate(shaped.traces)]
+    parameters = [parameters_of(layout, rank) for rank in recordings_of(layout.segmentation, shaped)]
     for trace, own in zip(job.traces, parameters, strict=True):
         if not own and (stage == 1 or max(measured, stage) >= 2):
             raise LumosError(

@@ -16,7 +16,6 @@ import numpy as np
 from lumos.changes.layout.placed import AddedTimes, Addition
 from lumos.changes.layout.replicated import gradient_bytes, times_ready
 from lumos.operators.shaped import elements
-from lumos.segment.weights import gradients
 from lumos.trace.table import unique
 from lumos.vocabulary import CollectiveKind
 
@@ -26,15 +25,15 @@ if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.changes.layout.placed import Placed
     from lumos.changes.layout.rates import Rates
-    from lumos.trace.table import Int64, Trace
+    from lumos.segment.rank import RankRecording
+    from lumos.trace.table import Int64
 
 
-def parameters_of(layout: MeasuredLayout, trace: Trace, position: int) -> list[int]:
-    """The bytes of every parameter of a rank; of all of a layer together where the trace shows no more. trace: with the shapes that the
+def parameters_of(layout: MeasuredLayout, rank: RankRecording) -> list[int]:
+    """The bytes of every parameter of a rank; of all of a layer together where the trace shows no more. rank: with the shapes that the
     changed job has."""
-    times = times_ready(layout, position)
-    found = [(g.layer, g.width * elements(g.shape)) for g in gradients(layout.segmentation, position, trace)]
-    found = found or list(gradient_bytes(layout, trace, position).items())
+    times = times_ready(layout, rank.position)
+    found = [(g.layer, g.width * elements(g.shape)) for g in rank.gradients] or list(gradient_bytes(rank).items())
     return [nbytes for layer, nbytes in found if nbytes for _ in range(times[layer])]
 
 
