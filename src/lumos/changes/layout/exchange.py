@@ -15,7 +15,7 @@ from lumos.changes.layout.activations import measured_ranks, of_stream
 from lumos.changes.layout.change import pipeline_stages
 from lumos.changes.layout.prices import exactly
 from lumos.changes.layout.regroup import regroup
-from lumos.changes.layout.sharding.exchanged import updates_of_parts
+from lumos.changes.layout.sharding.exchanged import exchanged_by_rank, updates_of_parts
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Collectives, Kind
 from lumos.trace.table import ABSENT, Int32, Int64, Job
@@ -42,8 +42,7 @@ def replicas(
 
     Collectives over the whole job are taken for the data-parallel ones; where stages or tensor-parallel ranks share the layers, those of
     other groups of as many ranks as the job has replicas then. Where replicas share their parameters, each updates a part, as large as
-    there are few.
-    A job of one process shows when gradients are exchanged
+    there are few; where they do so in sets, there are as many more or fewer sets. A job of one process shows when gradients are exchanged
     and how many bytes, but not how long that takes: `cluster` then describes the link between the processes. Raises LumosError
     where a link is needed and `cluster` is None, and where the trace does not show which collectives exchange gradients.
     """
@@ -69,15 +68,22 @@ def replicas(
             f"--set dp: the {_of_stage(layout, job)} ranks of a stage share the layers, so they are one replica: the trace does not show"
             " when replicas would exchange gradients; record two replicas, or give the script (--before and --after)"
         )
-    if not len(chosen):
+    shared = exchanged_by_rank(layout, job)
+    sets = max(each.sets for each in shared)
+    summed = np.flatnonzero(np.isin(facts.task, np.concatenate([each.sums for each in shared])))
+    if not len(chosen) + len(summed):
         raise LumosError(f"--set dp: no collective of the {world} replicas with a known size in the trace")
+    if count * sets % world:
+        raise UsageError(f"--set dp={wanted}: must be a multiple of the {world // sets} replicas that share their states in each set")
     if cluster is None:
         raise LumosError(NO_LINK)
     # the exchanged buffer stays as large; each rank then has another part of it
     layout = regroup(layout, chosen.tolist(), lambda exchange: (exchange.of(ranks=count),), unknown=world)
+    layout = regroup(layout, summed.tolist(), lambda exchange: (exchange.of(ranks=count * sets // world),))
+    parts = exactly(world / count if sets == 1 else 1.0)
     return replace(
         layout,
-        prices=layout.prices.times(updates_of_parts(layout, job), exactly(world / count)),
+        prices=layout.prices.times(updates_of_parts(layout, job), parts),
         awaited=(*layout.awaited, *_waits(layout, facts.task[chosen])),
         changes=(*layout.changes, *described),
     )

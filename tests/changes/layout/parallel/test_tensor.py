@@ -27,11 +27,11 @@ GROUP = {"Group size": 2, "dtype": "BFloat16", "Process Group Name": "1", "Proce
 NODE = "autograd::engine::evaluate_function: MmBackward0"
 
 
-def write_ranks(folder, events):
+def write_ranks(folder, events, world=2):
     for rank in range(2):
         text = {
             "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
-            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
+            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world},
             "traceEvents": events,
         }
         (folder / f"rank{rank}.json").write_text(json.dumps(text))

@@ -43,10 +43,19 @@ REDUCED = {
 GATHERED = REDUCED | {"Collective name": "_allgather_base", "In msg nelems": BYTES // 8, "Out msg nelems": BYTES // 4}
 SENT = REDUCED | {"Collective name": "broadcast"}
 SCATTERED = REDUCED | {"Collective name": "_reduce_scatter_base", "Out msg nelems": BYTES // 4}
+#: A rank's part of the scattered gradients, which is added up with that of the rank of the other set that has the same.
+SUMMED = REDUCED | {
+    "In msg nelems": BYTES // 4,
+    "Out msg nelems": BYTES // 4,
+    "Process Group Name": "1",
+    "Process Group Ranks": "[0, 2]",
+}
 H100 = load_cluster("h100")
 
 
-def replicas(tmp_path, *, exchange=True, reduced=REDUCED, gathers=False, again=True, sends=False, late=0, steps=1, blocks=0, updated=()):
+def replicas(
+    tmp_path, *, exchange=True, reduced=REDUCED, gathers=False, again=True, sends=False, late=0, steps=1, blocks=0, updated=(), sets=1
+):
     """Steps of two replicas: two linear layers of 1 ms forward and 2 ms backward, a copy of the gradients of 1 ms by DDP's reducer, their
     exchange of 0.3 ms, and 0.5 ms of optimizer, all on one stream. gathers: also gathers of 0.7 ms before each layer's passes; again:
     before the backward ones, too. sends: also broadcasts of 0.4 ms after the optimizer. late: also a copy of 1 ms that DDP's reducer makes
@@ -65,6 +74,7 @@ def replicas(tmp_path, *, exchange=True, reduced=REDUCED, gathers=False, again=T
         work = work if again else [each for each in work if each[0] != "c10d::gather"]
     if exchange:
         work += [("torch::distributed::reducer::mul_out", 1000, -1, {}), ("c10d::allreduce_", 300, -1, reduced)]
+    work += [("c10d::allreduce_", 200, -1, SUMMED)] if sets > 1 else []
     shapes = {"Input Dims": list(updated), "Input type": ["float"] * len(updated)} if updated else {}
     work += [("aten::add_", 500, -1, shapes)]
     work += [("torch::distributed::reducer::copy_", 1000, -1, {})] if late else []
@@ -95,7 +105,7 @@ def replicas(tmp_path, *, exchange=True, reduced=REDUCED, gathers=False, again=T
         events.append({**mark, "name": "Optimizer.step#SGD.step", "ts": last - 0.5 - 10 * sends, "dur": 9 + 10 * sends})
         if steps > 1:
             events.append({**mark, "name": f"ProfilerStep#{i}", "ts": last - 10 * len(work) + 9, "dur": 10 * len(work) - 0.1})
-    write_ranks(tmp_path, events)
+    write_ranks(tmp_path, events, 2 * sets)
     job = read(str(tmp_path))
     return job, build(job)
 
@@ -167,6 +177,18 @@ def test_recorded_shards_become_a_set_and_their_gradients_are_added_up(tmp_path)
     total = slower * int(collective(CollectiveKind.ALL_REDUCE, 2, BYTES, H100).time)
     assert 1e9 * answer.outcome.step_time_s == pytest.approx(1e9 * answer.base.step_time_s + total, abs=5_000)
     assert answer.changes == ("dp = 4 (measured: 2)", "shard = 2 (measured: 4)")
+
+
+def test_other_replicas_of_recorded_sets_are_other_sets(tmp_path):
+    """Two sets of two: with half of the replicas nothing is added up between sets any more, and three replicas cannot be shared so. With
+    twice as many the sums take as much longer as between four ranks; the parts of a rank stay."""
+    found = replicas(tmp_path, gathers=True, reduced=SCATTERED, sets=2)
+    base, half, twice = (1e9 * step(found, words).outcome.step_time_s for words in ("dp=4", "dp=2", "dp=8"))
+    two, four = (float(collective(CollectiveKind.ALL_REDUCE, ranks, BYTES, H100).time) for ranks in (2, 4))
+    assert base - half == pytest.approx(200_000, abs=5_000)
+    assert twice - base == pytest.approx((four / two - 1) * 200_000, abs=5_000)
+    with pytest.raises(UsageError, match="must be a multiple of the 2 replicas that share their states"):
+        step(found, "dp=3")
 
 
 @pytest.mark.parametrize(
