@@ -178,6 +178,20 @@ def test_what_was_received_has_a_batch_also_where_that_is_one():
     assert found.of[normed, 0][0] == found.of[0, 0][0]
 
 
+def test_what_is_received_is_new_and_none_of_what_waits_to_be_used():
+    """A stage receives twice and gathers the gradient of what it received, which nothing there takes for a weight. What it has made of the
+    first, [2, 3, 8], waits for a loss when the second comes."""
+    script = Script()
+    for _ in range(2):
+        received = script.call("c10d::recv_", ())
+        script.calls[received] = replace(script.calls[received], inputs=(((2, 3, 8),),), lists=frozenset({0}))
+        script.linear((2, 3, 8), 8)
+        script.call("torch::autograd::AccumulateGrad", (2, 3, 8))
+    axes = infer(script.calls)
+    first, second = (set(map(axes.symbols.key, of)) for (n, _), (of,) in axes.of.items() if script.calls[n].name == "c10d::recv_")
+    assert not first & second
+
+
 @pytest.mark.parametrize(("gathered", "width"), [(1, 24), (2, 8)])
 def test_a_weight_that_is_used_twice_is_one_where_one_gradient_is_gathered(gathered, width):
     """A head behind a layer of its own, which nothing joins to the stream: by the table of tokens that it has, or has not, in common."""

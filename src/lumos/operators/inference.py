@@ -26,6 +26,7 @@ from lumos.operators.order import first_uses, nodes_around, nodes_of, repeated_c
 from lumos.operators.symbols import Axis, Symbols
 from lumos.operators.table import axis_rule, elementwise_names, forced, own_name, views, weights_of
 from lumos.operators.views import HOW, CallArguments, Sized, seen_as
+from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -544,21 +545,22 @@ class _Inference:
     def _listed(self, number: int, place: int) -> list[_Tensor]:
         """The tensors of an argument that is a list: of each shape the latest ones that no call has taken yet, or else that have the same
         axes, in the order in which they were made, the last of them more than once if there are fewer. Lists of weights, and of what
-        belongs to these, are in their order.
+        belongs to these, are in their order, and what is received from another rank is new.
         """
         call = self.calls[number]
         of_weights = own_name(call.name).startswith(("_foreach", "_fused"))
+        received = CollectiveKind.in_name(call.name) is CollectiveKind.RECEIVE
         left: dict[Shape, list[_Tensor]] = {}
         out: list[_Tensor] = []
         for shape in call.inputs[place]:
             if shape not in left:
                 wanted = call.inputs[place].count(shape)
-                known = self._weights[shape] if of_weights else self._candidates(shape, False)
+                known = self._weights[shape] if of_weights else [] if received else self._candidates(shape, False)
                 unused = [t for t in known if not t.used]
                 latest = known[:wanted] if of_weights else (unused if len(unused) >= wanted else self._same_axes(known))[-wanted:]
                 if not latest:
                     axes = tuple(self.symbols.fresh(size) for size in shape)
-                    latest = [_Tensor(shape, axes, self._clock, given=True)]
+                    latest = [_Tensor(shape, axes, self._clock, given=True, data=received)]
                     self._pool[shape] += [] if of_weights else latest
                 left[shape] = latest + latest[-1:] * (wanted - len(latest))
             out.append(left[shape].pop(0))
