@@ -46,7 +46,7 @@ def in_forward(segmentation: Segmentation) -> NDArray[np.bool_]:
     if facts is None:
         return np.empty(0, bool)
     phase = segmentation.phase[facts.task]
-    key = numbered(facts.kind, facts.ranks, facts.nbytes)
+    key = numbered(facts.kind, facts.ranks, facts.group, facts.nbytes)
     forward = np.isin(phase, (Phase.FORWARD, Phase.RECOMPUTE))
     return forward | np.isin(key, key[forward])
 

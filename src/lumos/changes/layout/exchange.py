@@ -13,7 +13,7 @@ import numpy as np
 
 from lumos.changes.layout.activations import measured_ranks, of_stream
 from lumos.changes.layout.change import pipeline_stages
-from lumos.changes.layout.prices import exactly
+from lumos.changes.layout.prices import Ratio, exactly
 from lumos.changes.layout.regroup import regroup
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank, updates_of_parts
 from lumos.errors import LumosError, UsageError
@@ -73,17 +73,19 @@ def replicas(
     summed = np.flatnonzero(np.isin(facts.task, np.concatenate([each.sums for each in shared])))
     if not len(chosen) + len(summed):
         raise LumosError(f"--set dp: no collective of the {world} replicas with a known size in the trace")
-    if count * sets % world:
+    if sets > 1 and count * sets % world:
         raise UsageError(f"--set dp={wanted}: must be a multiple of the {world // sets} replicas that share their states in each set")
     if cluster is None:
         raise LumosError(NO_LINK)
     # the exchanged buffer stays as large; each rank then has another part of it
     layout = regroup(layout, chosen.tolist(), lambda exchange: (exchange.of(ranks=count),), unknown=world)
     layout = regroup(layout, summed.tolist(), lambda exchange: (exchange.of(ranks=count * sets // world),))
-    parts = exactly(world / count if sets == 1 else 1.0)
+    prices = layout.prices.times(updates_of_parts(layout, job), exactly(world / count if sets == 1 else 1.0))
+    if count == 1:  # a script that is told to run alone may not wrap its model, and then copies nothing
+        prices = prices.times(np.concatenate([each.copies for each in shared]), Ratio(1.0, 0.0, 1.0))
     return replace(
         layout,
-        prices=layout.prices.times(updates_of_parts(layout, job), parts),
+        prices=prices,
         awaited=(*layout.awaited, *_waits(layout, facts.task[chosen])),
         changes=(*layout.changes, *described),
     )

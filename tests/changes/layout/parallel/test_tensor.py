@@ -22,6 +22,8 @@ TOKENS, PART = 16, 1000
 QUERY, RESULTS = [2, 2, 8, 32], [2, 8, PART]
 LAYERS = 3
 SUM = {"Collective name": "allreduce", "In msg nelems": TOKENS * 512, "Out msg nelems": TOKENS * 512}
+#: A sum of gradients over the other replica, of as many bytes as the stream.
+GRADIENTS = SUM | {"Process Group Name": "2", "Process Group Ranks": "[0, 2]"}
 GATHER = {"Collective name": "_allgather_base", "In msg nelems": TOKENS * PART, "Out msg nelems": 2 * TOKENS * PART}
 GROUP = {"Group size": 2, "dtype": "BFloat16", "Process Group Name": "1", "Process Group Ranks": "[0, 1]"}
 NODE = "autograd::engine::evaluate_function: MmBackward0"
@@ -64,6 +66,7 @@ def work():
             yield "aten::mm" if out else "aten::_scaled_dot_product_flash_attention_backward", shapes, 10 * (layer + 1) + i, True, {}
             if i in (0, 3):
                 yield "c10d::allreduce_", [], 10 * (layer + 1) + i, True, SUM
+    yield "c10d::allreduce_", [], 10, True, GRADIENTS
     yield "aten::add_", [[PART, 512]], -1, False, {}
 
 
@@ -75,7 +78,7 @@ def shared(tmp_path_factory):
         at, ids, thread = 1000 + 20 * i, {"External id": i}, 2 if behind else 1
         shown = {"Input Dims": dims, "Input type": ["c10::BFloat16"] * len(dims)} if dims else {}
         numbered = {"Sequence number": number} if number >= 0 and not behind else {}
-        inside = {**facts, **GROUP} if facts else {}
+        inside = {**GROUP, **facts} if facts else {}
         kernel = f"ncclDevKernel_{'AllGather' if facts is GATHER else 'AllReduce_Sum_bf16'}_RING_LL" if facts else f"kernel of {name}"
         rows = [("cpu_op", NODE, thread, at - 1, 14, {"External id": 1000 + i, "Sequence number": number})] if behind else []
         rows += [
@@ -102,7 +105,8 @@ def factors(shared, *words):
     return tuple({float(changed.prices.best[i]) for i, name in enumerate(names) if name == kernel} for kernel in kernels)
 
 
-def test_the_results_of_the_head_are_gathered_apart_from_the_stream(shared):
+def test_exchanges_of_the_stream_are_told_from_those_of_results_and_gradients(shared):
+    """What replicas sum in the backward pass is no activation, though as large: no forward pass has it in that group."""
     layout, job, graph = shared
     head, stream = of_head(layout, job), of_stream(layout, job)
     assert graph.collectives.nbytes[head].tolist() == [2 * TOKENS * PART] * 2
