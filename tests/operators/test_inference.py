@@ -302,6 +302,18 @@ def test_data_of_the_shape_of_a_weight_is_not_that_weight():
     assert not found.symbols.same(found.of[read, 0][0][0], found.of[read, 1][0][0])
 
 
+@pytest.mark.parametrize("copies", [True, False])
+def test_data_of_the_shape_of_a_weight_that_is_trained_is_data(copies):
+    """As many rows as the first layer has results. What a copy without a node reads, or stands beside a weight, is none that is trained."""
+    script = Script()
+    if copies:
+        script.call("aten::clone", (8, 5), ())
+    script.linear((8, 5), 8)
+    script.call(GATHERS, (8, 5), forward=False)
+    found = infer(script.calls)
+    assert sorted(given.weight for given in found.given if len(given.axes) == 2) == [False, True]
+
+
 def test_a_number_repeated_along_an_axis_keeps_its_size():
     """Three columns laid together are three wide, also where an operation element by element passes them on."""
     script = Script()

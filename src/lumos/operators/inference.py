@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lumos.operators.calls import BACKWARD_NODE, GATHERS
 from lumos.operators.order import first_uses, nodes_around, nodes_of, repeated_calls, same_places, whole_of_parts
 from lumos.operators.symbols import Axis, Symbols
-from lumos.operators.table import axis_rule, elementwise_names, forced, own_name, views, weights_of
+from lumos.operators.table import OperatorKind, axis_rule, elementwise_names, forced, kind_of, own_name, views, weights_of
 from lumos.operators.views import HOW, CallArguments, Sized, seen_as
 from lumos.vocabulary import CollectiveKind
 
@@ -508,7 +508,7 @@ class _Inference:
         call = self.calls[number]
         shape = call.shapes[place]
         multiplies = len(shape) > 1 and own_name(call.name) in ("t", "mm", "addmm", "bmm", "matmul")
-        weight = weight or shape in self._of_weights or (multiplies and bool(self.forward))
+        weight = weight or (shape in self._of_weights and self._may_train(number)) or (multiplies and bool(self.forward))
         seen = self._weight_at.get(self._first_use.get(number, -1)) if weight else self._recognised(shape) if len(shape) > 1 else None
         if seen is not None and seen.shape == shape:
             self._pool[shape].append(seen)
@@ -522,6 +522,13 @@ class _Inference:
             if number in self._first_use:
                 self._weight_at[number] = tensor
         return tensor
+
+    def _may_train(self, number: int) -> bool:
+        """Whether a call may use a weight that is trained where the table does not say so: not beside inputs of which it does, and not in a
+        copy that no node of the backward pass undoes."""
+        call = self.calls[number]
+        copies = kind_of(call.name) is OperatorKind.COPY
+        return not weights_of(call.name) and not (copies and self._node_of.keys().isdisjoint((number, *self._within(number))))
 
     def _recognised(self, shape: Shape) -> _Tensor | None:
         """A tensor that an operator of which nothing is known made of another one, recognised by its shape: that one in another order, or
