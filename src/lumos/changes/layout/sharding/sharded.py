@@ -76,16 +76,7 @@ def sharded(
     asked = f"zero={stage}" if "zero" in wanted else f"shard={wanted['shard']}"
     recorded = max(f.replicas for f in found)
     replicas = recorded if replicas is None else replicas
-    if replicas < 2:
-        if any(f.of_unknown_size for f in found):
-            raise LumosError(
-                f"--set {asked}: the recording does not say how many ranks its exchanges of gradients join, so it is unknown which of"
-                " them share their parameters; record with a current PyTorch, which writes the group of every collective"
-            )
-        raise LumosError(
-            f"--set {asked}: the recording shows no replicas that exchange gradients or gather parameters in their passes; record two"
-            " of them or more, with record_shapes=True, or say of how many one process becomes one, with --set dp=N"
-        )
+    _check_replicas(replicas, found, asked)
     old = Sharing(1 if measured < 2 else max(f.shards for f in found), max(f.sets for f in found), apart)
     if old.sets == 1 and measured >= 2:
         old = old._replace(shards=replicas)  # with the prices of as many
@@ -99,12 +90,8 @@ def sharded(
         raise LumosError(f"--set {asked}: the device or its links are not known; describe them with --base-cluster FILE.toml or NAME")
     prices = layout.prices.copy()
     parameters = [parameters_of(layout, rank) for rank in recordings_of(layout.segmentation, shaped)]
-    for trace, own in zip(job.traces, parameters, strict=True):
-        if not own and (stage == 1 or max(measured, stage) >= 2):
-            raise LumosError(
-                f"--set {asked}: {trace.path} does not show the shapes of the weights, so it is not known how many bytes its replicas"
-                " would exchange; record with record_shapes=True"
-            )
+    if stage == 1 or max(measured, stage) >= 2:
+        _check_parameters(job, parameters, asked)
     totals: list[dict[int, AddedTimes]] = []
     for position, (each, own) in enumerate(zip(found, parameters, strict=True)):
         gone = _gone(each, measured, stage)
@@ -133,6 +120,30 @@ def sharded(
         changes=(*layout.changes, *changes),
         diagnostics=(*layout.diagnostics, Diagnostic("sharding-assumed", text)),
     )
+
+
+def _check_replicas(replicas: int, found: Sequence[Exchanged], asked: str) -> None:
+    """Raise LumosError where there are no replicas that could share their states."""
+    if replicas < 2 and any(f.of_unknown_size for f in found):
+        raise LumosError(
+            f"--set {asked}: the recording does not say how many ranks its exchanges of gradients join, so it is unknown which of"
+            " them share their parameters; record with a current PyTorch, which writes the group of every collective"
+        )
+    if replicas < 2:
+        raise LumosError(
+            f"--set {asked}: the recording shows no replicas that exchange gradients or gather parameters in their passes; record two"
+            " of them or more, with record_shapes=True, or say of how many one process becomes one, with --set dp=N"
+        )
+
+
+def _check_parameters(job: Job, parameters: Sequence[Sequence[int]], asked: str) -> None:
+    """Raise LumosError where a rank does not show its parameters, which are given by rank."""
+    for trace, own in zip(job.traces, parameters, strict=True):
+        if not own:
+            raise LumosError(
+                f"--set {asked}: {trace.path} does not show the shapes of the weights, so it is not known how many bytes its replicas"
+                " would exchange; record with record_shapes=True"
+            )
 
 
 def _wanted_sets(wanted: Mapping[str, int], stage: int, replicas: int, old: Sharing) -> Sharing:
