@@ -39,8 +39,8 @@ def rewrite() -> Callable[..., None]:
     """Change the nodes of a file: rewrite(path, change), where change(nodes by id) may add, drop and alter them."""
 
     def run(path: Path, change: Callable[[dict[int, ChakraNode]], Any]) -> None:
-        metadata, placed = stream(path)
-        nodes = {p.node.id: p.node for p in placed}
+        metadata, listed = stream(path)
+        nodes = {node.id: node for node in listed}
         change(nodes)
         write_nodes(path, list(nodes.values()), metadata)
 

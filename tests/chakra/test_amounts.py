@@ -65,7 +65,7 @@ def test_kernels_share_the_work_of_their_operator_by_time(profiled: Path) -> Non
 
 
 def nodes_of(file: Path) -> dict[str, Any]:
-    return {placed.node.name.removeprefix("COMP_NODE_"): placed.node for placed in stream(file)[1]}
+    return {node.name.removeprefix("COMP_NODE_"): node for node in stream(file)[1]}
 
 
 def test_a_set_has_them_and_keeps_them(profiled: Path, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ FOREIGN = Path(__file__).resolve().parents[2] / "examples" / "foreign" / "GPT-2_
 def written(folder: Path, **changes: int) -> tuple[int, dict[str, int], int]:
     """Of the job after changes, written as a set: the operations, the number of kernels with bytes by name, and those bytes."""
     lumos.export(lumos.whatif(FOREIGN, **changes), chakra=folder)
-    kernels = [n.node for n in stream(folder / "job.0.et")[1] if n.node.value("num_ops") is not None and not n.node.value("is_cpu_op")]
+    kernels = [n for n in stream(folder / "job.0.et")[1] if n.value("num_ops") is not None and not n.value("is_cpu_op")]
     operations = sum(n.value("num_ops") for n in kernels if n.value("num_ops") > 1)
     return operations, Counter(n.name for n in kernels), sum(n.value("tensor_size") for n in kernels)
 

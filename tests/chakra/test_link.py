@@ -6,14 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import lumos
 from lumos.chakra.linked import link_traces
 from lumos.errors import LumosError, TraceError
-from lumos.operators import sequences as alignment
-from lumos.operators.sequences import align_names
 from lumos.simulation import simulate
 from lumos.trace.chakra.et import stream
 from lumos.trace.execution_trace import ExecutionTrace, read
@@ -181,7 +177,7 @@ def test_files_that_share_nothing_are_never_a_success(tmp_path: Path) -> None:
 def test_the_linked_set_has_tensors_and_times(tmp_path: Path) -> None:
     files(tmp_path, 2, range(2))
     lumos.chakra.link(tmp_path / "et.json", tmp_path / "kineto.json", output=tmp_path / "linked")
-    nodes = {p.node.name: p.node for p in stream(tmp_path / "linked" / "job.0.et")[1]}
+    nodes = {node.name: node for node in stream(tmp_path / "linked" / "job.0.et")[1]}
     kernel = nodes["COMP_NODE_k0"]
     assert kernel.inputs is not None and kernel.inputs.values == '[[1, 2, 0, 16, 4, "cuda:0"]]'
     assert kernel.value("rf_id") is not None
@@ -203,54 +199,6 @@ def test_public_pairs_link(traces: Path, pair: tuple[str, str], kernels: int) ->
     assert names_agree(observed, trace, found.node)
 
 
-def test_a_pair_of_different_ranks_is_detected(traces: Path) -> None:
-    folder = traces / "dlrm-8xv100"
-    found = link_traces(read(folder / "et-rank0.json.gz"), lumos.read(folder / "kineto-rank3.json.gz").traces[0])
-    assert [d.code for d in found.diagnostics] == ["process-differ", "sequence-numbers-differ", "shapes-differ"]
-    assert found.link_rate == 0
-
-
-@pytest.mark.parametrize(
-    ("observed", "profiled"),
-    [
-        ("resnet-2080ti/execution_trace", "resnet-2080ti/kineto"),
-        ("execution-traces/resnet-1gpu.et", "vgg13-h100/kineto"),
-        ("vgg13-h100/execution_trace", "resnet-2080ti/kineto"),
-    ],
-)
-def test_files_of_two_models_are_refused_with_the_reasons(traces: Path, observed: str, profiled: str) -> None:
-    with pytest.raises(LumosError, match=r"is of process \d+.*sequence numbers of \d+ of \d+ operators"):
-        lumos.chakra.link(traces / f"{observed}.json.gz", traces / f"{profiled}.json.gz")
-
-
-small = st.lists(st.integers(0, 3), max_size=12).map(lambda items: np.array(items, np.int32))
-
-
-def longest(a: list[int], b: list[int]) -> int:
-    table = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
-    for i, x in enumerate(a):
-        for j, y in enumerate(b):
-            table[i + 1][j + 1] = table[i][j] + 1 if x == y else max(table[i][j + 1], table[i + 1][j])
-    return table[-1][-1]
-
-
-@given(small, small)
-def test_the_subsequence_is_the_longest(a: Any, b: Any) -> None:
-    partner = np.full(len(a), -1, np.int64)
-    alignment._subsequence(a, b, partner, 0)
-    matched = partner[partner >= 0]
-    assert len(matched) == longest(a.tolist(), b.tolist())
-    assert (np.diff(matched) > 0).all()
-    assert (b[matched] == a[partner >= 0]).all()
-
-
-def test_sequences_too_long_for_one_table_are_cut_at_a_sure_match(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alignment, "MOST_BITS", 10_000)
-    a = np.random.default_rng(0).integers(0, 50, 400).astype(np.int32)
-    b = np.insert(a, 100, 99)
-    assert (align_names(a, b) >= 0).mean() > 0.97
-
-
 def test_linked_ranks_make_a_job_whose_collectives_meet(traces: Path, tmp_path: Path) -> None:
     folder = traces / "dlrm-8xv100"
     with pytest.raises(LumosError, match="differ by 40: another window of the process, or another run; --other-window links"):
@@ -264,7 +212,7 @@ def test_linked_ranks_make_a_job_whose_collectives_meet(traces: Path, tmp_path: 
     assert job.collectives.groups == ("[0, 1, 2, 3, 4, 5, 6, 7]",)
     linked, recorded = (simulate(one) for one in (job, lumos.build(lumos.read(folder))))
     assert linked.end.max() - linked.start.min() == pytest.approx(recorded.end.max() - recorded.start.min(), rel=0.001)
-    tensors = [n for n in (p.node for p in stream(tmp_path / "set" / "job.0.et")[1]) if n.value("et_id") is not None]
+    tensors = [n for n in stream(tmp_path / "set" / "job.0.et")[1] if n.value("et_id") is not None]
     assert len(tensors) > 261 and any(n.value("num_ops") for n in tensors)
 
 

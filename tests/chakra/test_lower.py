@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.drawn_graph import drawn_collectives, drawn_graph
 
-from lumos.chakra.lower import LEAST_BYTES, lower
+from lumos.chakra.lower import lower
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind, Processor
 from lumos.trace.chakra.schema import CollectiveType, NodeType
@@ -54,12 +54,6 @@ def test_a_collective_without_its_peers_is_compute_of_its_time() -> None:
     workload = lower(one_collective(joined=False))
     assert workload.type.tolist() == [NodeType.COMP] * 4
     assert [d.code for d in workload.diagnostics] == ["collective-as-compute"]
-
-
-def test_missing_bytes_are_reported() -> None:
-    workload = lower(one_collective(nbytes=-1))
-    assert workload.communication.size.tolist() == [LEAST_BYTES] * 2
-    assert [d.code for d in workload.diagnostics] == ["communication-unsized"]
 
 
 def test_a_rank_that_starts_later_is_delayed_by_a_node() -> None:

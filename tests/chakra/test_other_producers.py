@@ -37,7 +37,7 @@ def beside(folder: Path, network: str, system: str, **changes: object) -> None:
 
 
 def nodes_of(folder: Path, rank: int) -> list[ChakraNode]:
-    return [placed.node for placed in stream(folder / f"job.{rank}.et")[1]]
+    return list(stream(folder / f"job.{rank}.et")[1])
 
 
 def test_a_set_of_roofline_nodes_with_empty_attributes_and_integers_for_booleans(tmp_path: Path) -> None:

@@ -38,12 +38,6 @@ def test_each_rank_ends_when_its_own_chunks_have() -> None:
     assert on(line(3)).ends(CollectiveType.ALL_GATHER, 100, range(3), np.array([0, 0, 1000])).tolist() == [1200, 1400, 1000]
 
 
-def test_direct_messages_of_early_ranks_wait_for_the_late_one() -> None:
-    """Rank 2 comes at 1,000 ns: it is done at once, the others 200 ns later."""
-    found = on(line(3), algorithm=Algorithm.DIRECT).ends(CollectiveType.ALL_GATHER, 100, range(3), np.array([0, 0, 1000]))
-    assert found.tolist() == [1200, 1200, 1000]
-
-
 def test_a_group_takes_the_algorithm_and_the_chunks_of_the_system() -> None:
     """Two chunks of 50 bytes: a ring of three takes two steps of 150 ns, a direct one one; with two chunks at a time both run at once.
     A rank of a group takes 10 ns before it sends and 10 after each message."""
@@ -66,13 +60,6 @@ def test_a_group_takes_the_algorithm_and_the_chunks_of_the_system() -> None:
 def test_what_the_chunks_leave_over_is_a_chunk() -> None:
     assert [*on(line(2), chunks=4).parts(CollectiveType.ALL_GATHER, 403)] == [100, 100, 100, 100, 3]
     assert [*on(line(2), chunks=4).parts(CollectiveType.ALL_REDUCE, 5)] == [2, 2, 2, 2]  # at least one byte for each rank
-
-
-def test_joined_dimensions_send_over_the_links_between_the_ranks() -> None:
-    """2 x 2 ranks as one ring: neighbours differ in the inner dimension; straight to all, one peer is reached by the outer one."""
-    links = (line(2), line(2, latency=1000.0))
-    assert on(*links, algorithm=Algorithm.ONE_RING).collective(CollectiveType.ALL_GATHER, 100, range(4)) == 3 * 200
-    assert on(*links, algorithm=Algorithm.ONE_DIRECT).collective(CollectiveType.ALL_GATHER, 100, range(4)) == 1100
 
 
 def test_roofline_in_the_simulators_own_arithmetic() -> None:

@@ -9,8 +9,6 @@ import pytest
 
 from lumos.trace.chakra.schema import Attribute
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "faults" / "plain"
-
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
@@ -74,11 +72,6 @@ def test_wrong_usage(run: Any, stages: Path, tmp_path: Path, arguments: tuple[st
     )
     assert (found[0], found[1]) == (status, "")
     assert reason in found[2]
-
-
-def test_a_job_of_the_command_line_comes_back(run: Any, tmp_path: Path) -> None:
-    assert run("export", EXAMPLE, "-o", tmp_path / "a", "--astra-sim")[0] == 0
-    assert run("check", tmp_path / "a")[0] == 0
 
 
 def test_a_stream_beyond_32_bits_is_a_stream(run: Any, stages: Path, rewrite: Any, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.sizes import sizes
 from lumos.trace import read
-from lumos.trace.once import once_a_trace
 
 
 @pytest.fixture
@@ -21,19 +20,6 @@ def trace(tmp_path):
     path = tmp_path / "rank0.json"
     path.write_text(json.dumps({"traceEvents": rows}))
     return read(str(path)).traces[0]
-
-
-def test_an_answer_is_computed_once_for_each_trace(trace):
-    asked = []
-
-    @once_a_trace
-    def rows(trace):
-        asked.append(trace)
-        return len(trace)
-
-    copy = replace(trace)
-    assert [rows(trace), rows(trace), rows(copy), rows(trace)] == [2, 2, 2, 2]
-    assert asked == [trace, copy]
 
 
 def test_a_trace_whose_shapes_were_asked_for_does_not_stay_when_nobody_holds_it(trace):

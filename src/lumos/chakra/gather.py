@@ -221,9 +221,7 @@ def _queue(node: ChakraNode) -> int:
     return stream if stream != ABSENT else thread if node.type not in _COMMUNICATION else ABSENT
 
 
-def _communication(
-    job: Job, nodes: Sequence[ChakraNode], types: Int8, offset: Int64
-) -> tuple[Communication, tuple[tuple[int, ...], ...]]:
+def _communication(job: Job, nodes: Sequence[ChakraNode], types: Int8, offset: Int64) -> tuple[Communication, tuple[tuple[int, ...], ...]]:
     """The facts of the communication nodes, and the groups that they name."""
     position = {rank: i for i, rank in enumerate(job.ranks)}
     groups: dict[tuple[str, tuple[int, ...]], int] = {}  # groups of the same ranks are different communicators

@@ -87,7 +87,8 @@ class Linked(Shown):
     @property
     def confidence(self) -> float | None:
         """The share of the facts that confirm the pair; 0 where one refutes it, None where the files have none of them."""
-        return confidence(self.votes)
+        confirming = 0 if self.refuted else sum(vote.confirms is True for vote in self.votes)
+        return confirming / len(self.votes) if confirming or self.refuted else None
 
     @property
     def refuted(self) -> tuple[str, ...]:
@@ -131,8 +132,8 @@ def link_traces(observed: ExecutionTrace, trace: Trace, *, other_window: bool = 
     how = "id" if by_id is not None else "alignment"
     calls = _calls(observed, trace, rows, caller)
     node[rows] = _align(observed, trace, rows, calls) if by_id is None else by_id
-    cast = votes(observed, trace, node, other_window=other_window)
-    if confidence(cast) == 0:
+    cast = (_process(observed, trace), _sequence(observed, trace, node, other_window), _shapes(observed, trace, node))
+    if any(vote.confirms is False for vote in cast):
         node[:] = ABSENT
     kernel = device_work(trace).row
     place_of = np.full(len(trace) + 1, ABSENT, np.int64)  # in `rows`; the last is that of ABSENT
@@ -156,11 +157,11 @@ def _join_ids(observed: ExecutionTrace, trace: Trace, rows: Int32) -> Int32 | No
         wanted = np.where(values == ABSENT, ABSENT, values + shift)
         at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
         joined = (ids[at] == wanted) & is_operator
-        agrees = joined & (kineto_names[trace.name[rows]] == observed.name[order[at]])
+        same = kineto_names[trace.name[rows]] == observed.name[order[at]]
+        agrees = joined & same
         expected = min(int(is_operator.sum()), int((~observed.is_pseudo()).sum()))
         if joined.any() and agrees.sum() >= BELIEVED * joined.sum() and agrees.sum() >= BELIEVED * expected:
-            labels = (ids[at] == wanted) & (kineto_names[trace.name[rows]] == observed.name[order[at]])
-            return np.where(labels, order[at], ABSENT).astype(np.int32)
+            return np.where((ids[at] == wanted) & same, order[at], ABSENT).astype(np.int32)
     return None
 
 
@@ -298,8 +299,8 @@ def _shared(calls: _Calls, operator: Int64) -> int:
 
 
 def _findings(linked: Linked) -> Iterator[Diagnostic]:
+    yield from (Diagnostic(f"{vote.fact}-differ", vote.reason) for vote in linked.votes if vote.confirms is False)
     if linked.refuted:
-        yield from (Diagnostic(f"{vote.fact}-differ", vote.reason) for vote in linked.votes if vote.confirms is False)
         return
     observed, trace, rate = linked.observed.path, linked.trace.path, linked.link_rate
     if linked.confidence is None:
@@ -313,20 +314,6 @@ def _findings(linked: Linked) -> Iterator[Diagnostic]:
     if linked.shared < LOW * linked.kernels:
         less = f"{linked.kernels - linked.shared} of {linked.kernels} kernels come from operators that {observed} does not have (so often)"
         yield Diagnostic("operators-differ", less)
-
-
-def votes(observed: ExecutionTrace, trace: Trace, node: Int32, *, other_window: bool = False) -> tuple[Vote, ...]:
-    """The vote of every fact. node: int32 per row of the trace, the node that it was linked to; -1 where there is none. other_window:
-    whether the files may be of two windows of one process."""
-    return (_process(observed, trace), _sequence(observed, trace, node, other_window), _shapes(observed, trace, node))
-
-
-def confidence(cast: tuple[Vote, ...]) -> float | None:
-    """The share of the facts that confirm the pair; 0 where one refutes it, None where none says anything."""
-    if any(vote.confirms is False for vote in cast):
-        return 0.0
-    confirming = sum(vote.confirms is True for vote in cast)
-    return confirming / len(cast) if confirming else None
 
 
 def _process(observed: ExecutionTrace, trace: Trace) -> Vote:

@@ -76,8 +76,7 @@ def check_file(path: Path, rank: int, *, roofline: bool, memory: bool) -> RankFi
             out.find("metadata", None, "the metadata message is empty; set its version")
         if metadata.version and metadata.version not in KNOWN_VERSIONS:
             out.warnings.append(f"unknown Chakra version {metadata.version!r}; read by its fields")
-        for placed in nodes:
-            out.nodes.append(placed.node)
+        out.nodes.extend(nodes)
     except TraceError as error:
         text = str(error).removeprefix(f"{path}: ")
         rule = "metadata" if "lacks its metadata" in text else "frame" if path.stat().st_size else "no-nodes"

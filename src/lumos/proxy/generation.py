@@ -119,7 +119,7 @@ def executed_by_rank(job: Job, paths: Sequence[str], named: Sequence[str]) -> di
 
 def is_execution_trace(path: str) -> bool:
     """Whether a file is an execution trace, by its content."""
-    return Path(path).is_file() and EXECUTION_TRACE.sniff(head(Path(path)))
+    return Path(path).is_file() and bool(EXECUTION_TRACE.sniff(head(Path(path))))
 
 
 def execution_traces_alone(paths: Sequence[str]) -> dict[int, Path]:

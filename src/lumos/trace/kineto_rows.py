@@ -113,26 +113,27 @@ def thread_name(thread: int, name: str) -> str:
 
 def stream_wait(stream: int, source: int, record: int, at: int, correlation: int, device: object) -> str:
     """The row that says that `stream` waits for the event that the call with correlation id `record` recorded on `source`."""
-    args = (
-        f'"stream":{stream},"correlation":{correlation},"device":{device},"context":1,"wait_on_stream":{source}'
-        f',"wait_on_cuda_event_record_corr_id":{record},"wait_on_cuda_event_id":{record}'
-    )
-    return complete("cuda_sync", "Stream Wait Event", at, at, args, device, stream)
+    return _sync("Stream Wait Event", stream, at, at, correlation, device, _event(source, record))
 
 
 def stream_sync(stream: int, start: int, end: int, correlation: int, device: object) -> str:
     """The row that says that a call waited for all work of a stream."""
-    args = f'"stream":{stream},"correlation":{correlation},"device":{device},"context":1'
-    return complete("cuda_sync", "Stream Sync", start, end, args, device, stream)
+    return _sync("Stream Sync", stream, start, end, correlation, device)
 
 
 def event_sync(source: int, record: int, start: int, end: int, correlation: int, device: object) -> str:
     """The row that says that a call waited for the event that the call with correlation id `record` recorded on stream `source`."""
-    args = (
-        f'"stream":-1,"correlation":{correlation},"device":{device},"context":1,"wait_on_stream":{source}'
-        f',"wait_on_cuda_event_record_corr_id":{record},"wait_on_cuda_event_id":{record}'
-    )
-    return complete("cuda_sync", "Event Sync", start, end, args, device, -1)
+    return _sync("Event Sync", -1, start, end, correlation, device, _event(source, record))
+
+
+def _sync(name: str, stream: int, start: int, end: int, correlation: int, device: object, event: str = "") -> str:
+    args = f'"stream":{stream},"correlation":{correlation},"device":{device},"context":1{event}'
+    return complete("cuda_sync", name, start, end, args, device, stream)
+
+
+def _event(source: int, record: int) -> str:
+    """The members of the arguments that name an event."""
+    return f',"wait_on_stream":{source},"wait_on_cuda_event_record_corr_id":{record},"wait_on_cuda_event_id":{record}'
 
 
 class WrittenDevice(NamedTuple):
@@ -144,9 +145,7 @@ class WrittenDevice(NamedTuple):
     processors: int
 
 
-def header(
-    origin: Origin, rank: int, world: int, groups: Sequence[tuple[str, str, Sequence[int]]], device: WrittenDevice | None
-) -> bytes:
+def header(origin: Origin, rank: int, world: int, groups: Sequence[tuple[str, str, Sequence[int]]], device: WrittenDevice | None) -> bytes:
     """The file up to its rows, which a comma separates and `footer` follows.
 
     origin: of a job that never ran. groups: name, description and ranks of each process group. device: of the rank; None where it is not

@@ -17,6 +17,7 @@ from lumos.extras import install
 from lumos.trace import kineto, pipeline_json, straggler_parquet
 from lumos.trace.blocks import ZSTD_MAGIC, Progress, head
 from lumos.trace.chakra import et, json_form, text_workload
+from lumos.trace.chakra.companions import companion_of
 from lumos.trace.collectives import process_groups
 from lumos.trace.operations import is_operations, recorded_plan
 from lumos.trace.reader import TO_CONVERT, NotATraceError, Reader, ReadFile
@@ -65,7 +66,7 @@ READERS: tuple[Reader, ...] = (
     Reader("Chakra", et.sniff, et.read),
     Reader("Chakra as JSON", json_form.sniff, json_form.read),
     Reader("a text workload of ASTRA-sim 1.0", text_workload.sniff, text_workload.read),
-    Reader("what a Chakra set is run with", et.is_companion, None, "give the set's .et files, or their folder", is_companion=True),
+    Reader("what a Chakra set is run with", companion_of, None, "give the set's .et files, or their folder", is_companion=True),
     Reader("Kineto", kineto.sniff, kineto.read, repair=partial(kineto.read, repair=True)),
 )
 

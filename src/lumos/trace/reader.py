@@ -36,7 +36,7 @@ class Reader:
     """
 
     name: str
-    sniff: Callable[[bytes], bool]
+    sniff: Callable[[bytes], object]
     read: ReadFile | None
     remedy: str = ""
     is_companion: bool = False
@@ -44,22 +44,23 @@ class Reader:
     repair: ReadFile | None = None
 
 
+def _refused(name: str, starts: tuple[bytes, ...], remedy: str, at: int = 0) -> Reader:
+    """The format of files with one of these bytes `at` a place, which are to be converted first."""
+    return Reader(name, lambda first: first[at:].startswith(starts), None, remedy)
+
+
 def _compressed(name: str, magic: bytes, command: str) -> Reader:
     """The format of files that are compressed in a way that is not unpacked here: gzip and zstd are."""
-    return Reader(f"compressed with {name}", lambda first: first.startswith(magic), None, f"unpack it ({command}) and give what comes out")
+    return _refused(f"compressed with {name}", (magic,), f"unpack it ({command}) and give what comes out")
 
 
 def _encoded(bits: int, starts: tuple[bytes, ...]) -> Reader:
     """JSON in wider characters than UTF-8's: a byte order mark, or an ASCII character beside zero bytes."""
-    return Reader(
-        f"text in UTF-{bits}", lambda first: first.startswith(starts), None, f"convert it (iconv -f UTF-{bits} -t UTF-8 FILE > NEW)"
-    )
+    return _refused(f"text in UTF-{bits}", starts, f"convert it (iconv -f UTF-{bits} -t UTF-8 FILE > NEW)")
 
 
-#: Where the header of a tar archive says what it is (POSIX.1-2017, pax, "ustar Interchange Format"), and what stands there.
-_TAR_AT, _TAR = 257, b"ustar"
-
-#: Asked in this order: the mark of UTF-32 begins with that of UTF-16.
+#: Asked in this order: the mark of UTF-32 begins with that of UTF-16. The header of a tar archive says at 257 what it is (POSIX.1-2017,
+#: pax, "ustar Interchange Format").
 TO_CONVERT = (
     _compressed("xz", b"\xfd7zXZ\x00", "xz -d FILE"),
     _compressed("LZMA", b"\x5d\x00\x00", "xz -d --format=lzma FILE"),
@@ -69,12 +70,7 @@ TO_CONVERT = (
     _compressed("7-Zip", b"7z\xbc\xaf\x27\x1c", "7z x FILE"),
     _compressed("RAR", b"Rar!\x1a\x07", "unrar x FILE"),
     _compressed("compress", b"\x1f\x9d", "uncompress FILE"),
-    Reader(
-        "a tar archive",
-        lambda first: first[_TAR_AT : _TAR_AT + len(_TAR)] == _TAR,
-        None,
-        "unpack it (tar -xf FILE) and give the folder that comes out",
-    ),
+    _refused("a tar archive", (b"ustar",), "unpack it (tar -xf FILE) and give the folder that comes out", at=257),
     _encoded(32, (b"\xff\xfe\0\0", b"\0\0\xfe\xff", b"{\0\0\0", b"\0\0\0{", b"[\0\0\0", b"\0\0\0[")),
     _encoded(16, (b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{", b"[\0", b"\0[")),
 )

@@ -5,8 +5,7 @@ from tests.chakra.synthesis.test_family import plan
 
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesis.family import sample_family
-from lumos.chakra.synthesis.layers import reordered
-from lumos.chakra.synthesis.model import SetModel, SetProgram, Symbol, learn
+from lumos.chakra.synthesis.model import learn
 from lumos.chakra.workload import Workload
 
 #: dp, layers, width. A layer has 4 x width^2 bytes, and a bucket as many layers as 10,000 bytes hold: 6, 2, 1, 11 (all 4).
@@ -43,13 +42,3 @@ def test_a_sample_is_cut_by_the_limit(sets: list[Workload], facts: tuple[int, ..
     assert per_rank.shape[1] == len(expected)
     assert per_rank[0].tolist() == pytest.approx(expected, rel=0.04)
     assert drawn.duration[drawn.communication.node[: len(expected)]].tolist() == pytest.approx(expected, rel=0.06)
-
-
-def test_a_copy_of_a_layer_waits_for_its_own_gather() -> None:
-    """Gathers 0 to 2 of three layers on a stream of their own, then the layers 3 to 5; five layers, and two."""
-    symbols = tuple(Symbol(type=4, on_cpu=False, kind=6, label=i, quantiles=(1,)) for i in range(2))
-    model = SetModel(symbols, (), ())
-    program = SetProgram((0, 0, 0, 1, 1, 1), (6, 6, 6, 1, 1, 1), (-1,) * 6, ((), (1,), (1,), (3,), (1, 3), (1, 3)), ())
-    longer = reordered(model, program, [0, 1, 2, 0, 1, 3, 4, 5, 3, 4])
-    assert [max(back) for back in longer.deps[5:]] == [5] * 5
-    assert reordered(model, program, [0, 1, 3, 4]).deps == ((), (1,), (2,), (1, 2))

@@ -16,9 +16,8 @@ from lumos.chakra.lower import lower
 from lumos.chakra.synthesis.facade import disclosure, facts_of_sets
 from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.grid import Grid, grid_of, with_axes
-from lumos.chakra.synthesis.layers import LAYER_NODES, RepeatedRegion, layer_regions, with_more_layers
+from lumos.chakra.synthesis.layers import LAYER_NODES, RepeatedRegion, layer_regions
 from lumos.chakra.synthesis.model import SetModel, learn
-from lumos.chakra.synthesis.trends import factor, middle, trends, varied
 from lumos.chakra.workload import Workload
 from lumos.errors import UsageError
 from lumos.graph.table import Graph, Kind, Processor
@@ -135,24 +134,6 @@ def test_the_passes_over_the_layers_are_told_from_what_repeats_around_and_within
     found = layer_regions(np.array(4 * microbatch), 4)
     assert [(r.period, r.times) for r in found] == 4 * [(9, 4), (12, 4)]
     assert found[0] == RepeatedRegion(4, 9, 4)
-
-
-def test_a_pass_whose_first_layer_differs_gets_as_many_units_more(sources: list[Workload]) -> None:
-    model = learn([sources[4]], [dict(zip(KEYS, FACTS[4], strict=True))])
-    structure = model.structures[0]
-    assert with_more_layers(model, structure, 8, 8) is structure
-    # Eight units for nine layers: the pass gets one for each layer more, and no ninth of a unit.
-    assert len(with_more_layers(model, structure, 12, 9).programs[0].symbol) == 11 * (LAYER_NODES + 1) + 1
-
-
-def test_trends_are_a_constant_and_a_product_of_powers() -> None:
-    facts = [{"tp": tp, "width": width} for tp in (1, 2, 4) for width in (10, 20)]
-    means = [{("gemm", False, 4): 500 + 3.0 * each["width"] ** 2 / each["tp"], ("host", True, 4): 7.0} for each in facts]
-    found = trends(means, facts)
-    assert varied(facts) == ("tp", "width") and middle(facts)["tp"] == pytest.approx(2)
-    assert found["gemm", False, 4] == pytest.approx((500 / 3, -1, 2))
-    assert found["host", True, 4] == pytest.approx((0, 0, 0))
-    assert factor((100.0, -1.0, 2.0), varied(facts), {"tp": 2, "width": 30}, {"tp": 1, "width": 10}) == pytest.approx(550 / 200)
 
 
 def test_a_source_is_told_where_its_structure_is_its_own(family: SetModel, sources: list[Workload]) -> None:

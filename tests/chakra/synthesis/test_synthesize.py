@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.chakra import two_stages
 from tests.drawn_graph import drawn_collectives, drawn_graph
 from validation.chakra_distances import distances
 
@@ -18,7 +17,6 @@ from lumos.chakra.exporting import export_graph
 from lumos.chakra.lower import lower
 from lumos.chakra.statistics import stat_workload
 from lumos.chakra.synthesis.every_rank import with_every_rank
-from lumos.chakra.synthesis.facade import disclosure
 from lumos.chakra.synthesis.model import learn
 from lumos.chakra.synthesis.sample import sample
 from lumos.errors import UsageError
@@ -71,12 +69,6 @@ def test_a_sample_is_valid_and_the_same_for_the_same_seed(tmp_path: Path) -> Non
     assert one.duration.tolist() != sample(model, 6).graph.duration.tolist()
     export_graph(one, tmp_path, exact_ns=True, astra_sim=True)
     assert check(tmp_path).violations == ()
-
-
-def test_what_a_sample_gives_away_of_the_structure() -> None:
-    sources = [lower(layered(6)), lower(two_stages.two_stages())]
-    drawn = lower(sample(learn(sources[:1]), 1).graph)
-    assert [disclosure(sources, drawn, i, [{}, {}]).structure for i in (0, 1)] == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -80,15 +79,6 @@ def test_an_unknown_version_is_flagged(tmp_path: Path) -> None:
     assert [d.code for d in lumos.read(path).traces[0].diagnostics] == ["chakra-version"]
 
 
-def test_the_files_beside_a_set_are_no_oddity(tmp_path: Path) -> None:
-    (tmp_path / "job.0.et").write_bytes(data())
-    (tmp_path / "groups.json").write_text('{"1": [0, 1]}')
-    (tmp_path / "net.yml").write_text("topology: [ Switch ]\n")
-    job = lumos.read(tmp_path)
-    assert job.diagnostics == ()
-    assert [(g.name, g.ranks) for g in job.groups] == [("1", (0, 1))]
-
-
 def test_json_of_protobuf_reads_it_as_its_own(tmp_path: Path) -> None:
     """Chakra's jsonizer writes protobuf's JSON: 64-bit integers as text, enumerations by name."""
     text = '{"version": "0.0.4"}{\n "id": "4", "type": "COMM_COLL_NODE", "dataDeps": ["1"], "durationMicros": "9",'
@@ -137,21 +127,6 @@ def test_json_that_is_not_chakras_is_an_error(tmp_path: Path, text: str, reason:
     path.write_text(text)
     with pytest.raises(TraceError, match=reason):
         lumos.read(path)
-
-
-def test_the_old_schema() -> None:
-    root = os.environ.get("LUMOS_TRACES")
-    if not root:
-        pytest.skip("LUMOS_TRACES is not set: the public traces are not here")
-    (trace,) = lumos.read(Path(root) / "chakra" / "old-schema.0.et.gz").traces
-    assert (len(trace), trace.rank) == (3664, 0)
-    nodes = trace.metadata["chakra"]
-    assert nodes[0].value("is_cpu_op") is True
-    assert nodes[0].value("seq_id") == -1
-    assert trace.metadata["schema"] == "1.0.1"
-    again = b"".join(frame(encode_node(node)) for node in nodes)
-    source = gzip.decompress((Path(root) / "chakra" / "old-schema.0.et.gz").read_bytes())
-    assert len(again) == len(source) - 95  # all but the metadata message, byte for byte as long
 
 
 def test_an_empty_node_is_refused(tmp_path: Path) -> None:

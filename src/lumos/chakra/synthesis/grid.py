@@ -94,9 +94,7 @@ def with_copies(structure: SetStructure, times: int) -> SetStructure:
     return placed_anew(structure, one, all_, 0, whole)
 
 
-def placed_anew(
-    structure: SetStructure, grid: Grid, new: Grid, kept: int, whole: Mapping[tuple[int, ...], Sequence[bool]]
-) -> SetStructure:
+def placed_anew(structure: SetStructure, grid: Grid, new: Grid, kept: int, whole: Mapping[tuple[int, ...], Sequence[bool]]) -> SetStructure:
     """The structure on another grid, whose axis number `kept`, along which messages go, is as it was. whole: for each communicator, which
     of the other axes it spans."""
     if new == grid:

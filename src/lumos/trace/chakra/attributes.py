@@ -2,6 +2,7 @@
 
 import struct
 from functools import lru_cache
+from typing import Any
 
 from lumos.trace.chakra.protobuf import (
     BYTES,
@@ -28,29 +29,25 @@ _SCALARS = {
 ATTRIBUTE_KINDS = tuple(_SCALARS.values())
 _FIXED = {"double": "<d", "float": "<f", "fixed32": "<I", "fixed64": "<Q", "sfixed32": "<i", "sfixed64": "<q"}
 _NUMBERS = {kind: number for number, kind in _SCALARS.items()} | {f"{kind}_list": number + 1 for number, kind in _SCALARS.items()}
-_LIMITS = {"int32": 32, "uint32": 32, "sint32": 32}
 
 
 def _number(kind: str, raw: int) -> int | bool:
     """The value of a varint field of that kind."""
     if kind == "bool":
         return raw != 0
-    if kind in ("int32", "int64"):
-        return twos_complement(raw, 32 if kind == "int32" else 64)
-    if kind in ("sint32", "sint64"):
+    if kind.startswith("sint"):
         return (raw >> 1) ^ -(raw & 1)
-    return raw & 0xFFFFFFFF if kind == "uint32" else raw
+    bits = 32 if kind.endswith("32") else 64
+    return twos_complement(raw, bits) if kind.startswith("int") else raw & (1 << bits) - 1
 
 
 def _raw(kind: str, value: int) -> int:
     """A value as the unsigned integer of its varint. Raises WireError where the value does not fit the kind."""
-    bits = _LIMITS.get(kind, 64)
+    bits = 32 if kind.endswith("32") else 64
     low, high = (0, 1 << bits) if kind.startswith("u") else (-(1 << (bits - 1)), 1 << (bits - 1))
     if kind != "bool" and not low <= value < high:
         raise WireError(f"{value} does not fit {kind}")
-    if kind.startswith("sint"):
-        return (value << 1 ^ value >> 63) & 0xFFFFFFFFFFFFFFFF
-    return value & 0xFFFFFFFFFFFFFFFF
+    return (value << 1 ^ value >> 63 if kind.startswith("sint") else value) & 0xFFFFFFFFFFFFFFFF
 
 
 @lru_cache(1 << 16)
@@ -75,8 +72,7 @@ def decode_attribute(data: bytes) -> Attribute:
 
 
 def _scalar(kind: str, wire: int, raw: int | bytes) -> Value:
-    expected = BYTES if kind in ("string", "bytes") else _wire(kind)
-    if wire != expected:
+    if wire != _wire(kind):
         raise WireError(f"a {kind} attribute with wire type {wire}")
     if isinstance(raw, int):
         return _number(kind, raw)
@@ -89,7 +85,7 @@ def _scalar(kind: str, wire: int, raw: int | bytes) -> Value:
 def _wire(kind: str) -> int:
     if kind in _FIXED:
         return FIXED64 if struct.calcsize(_FIXED[kind]) == 8 else FIXED32
-    return VARINT
+    return BYTES if kind in ("string", "bytes") else VARINT
 
 
 def _list(kind: str, raw: bytes) -> Value:
@@ -98,15 +94,14 @@ def _list(kind: str, raw: bytes) -> Value:
     for number, wire, value, _ in fields(raw):
         if number != 1:
             continue
-        if kind in ("string", "bytes") or wire != BYTES:
+        if isinstance(value, int) or wire != BYTES or _wire(kind) == BYTES:
             out.append(_scalar(kind, wire, value))
-        elif kind in _FIXED:
-            size = struct.calcsize(_FIXED[kind])
-            if len(value) % size:  # type: ignore[arg-type]
-                raise WireError(f"a packed list of {kind} of {len(value)} bytes")  # type: ignore[arg-type]
-            out += (v for (v,) in struct.iter_unpack(_FIXED[kind], value))  # type: ignore[arg-type]
+        elif kind not in _FIXED:
+            out += (_number(kind, v) for v in packed(value))
+        elif len(value) % struct.calcsize(_FIXED[kind]):
+            raise WireError(f"a packed list of {kind} of {len(value)} bytes")
         else:
-            out += (_number(kind, v) for v in packed(value))  # type: ignore[arg-type]
+            out += (v for (v,) in struct.iter_unpack(_FIXED[kind], value))
     return tuple(out)  # type: ignore[return-value]
 
 
@@ -123,21 +118,20 @@ def encode_attribute(attribute: Attribute) -> bytes:
         return out + _element(kind, number, value)
     element = kind.removesuffix("_list")
     values = value if isinstance(value, tuple) else bad(f"a list for {name!r}")
-    if element in ("string", "bytes"):
-        inner = b"".join(_element(element, 1, v) for v in values)
-    elif element in _FIXED:
-        inner = chunk(1, b"".join(struct.pack(_FIXED[element], v) for v in values)) if values else b""
-    else:
-        inner = chunk(1, b"".join(varint(_raw(element, int(v))) for v in values)) if values else b""
-    return out + chunk(number, inner)
+    if _wire(element) == BYTES:
+        return out + chunk(number, b"".join(_element(element, 1, v) for v in values))
+    packed_values = b"".join(_packed(element, v) for v in values)
+    return out + chunk(number, chunk(1, packed_values) if values else b"")
 
 
-def _element(kind: str, number: int, value: object) -> bytes:
+def _packed(kind: str, value: Any) -> bytes:
+    return struct.pack(_FIXED[kind], value) if kind in _FIXED else varint(_raw(kind, int(value)))
+
+
+def _element(kind: str, number: int, value: Any) -> bytes:
     try:
-        if kind in ("string", "bytes"):
-            return chunk(number, value.encode() if kind == "string" else value)  # type: ignore[attr-defined,arg-type]
-        if kind in _FIXED:
-            return varint(number << 3 | _wire(kind)) + struct.pack(_FIXED[kind], value)
-        return varint(number << 3) + varint(_raw(kind, int(value)))  # type: ignore[call-overload]
+        if _wire(kind) == BYTES:
+            return chunk(number, value.encode() if kind == "string" else value)
+        return varint(number << 3 | _wire(kind)) + _packed(kind, value)
     except (AttributeError, TypeError, ValueError, struct.error) as error:
         raise WireError(f"{value!r} is no {kind} ({error})") from None

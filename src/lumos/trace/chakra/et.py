@@ -8,8 +8,7 @@ the dependencies itself.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,14 +16,14 @@ import numpy as np
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
 from lumos.trace.blocks import unpacked_blocks
-from lumos.trace.chakra.companions import Companion, companion_of, companions
+from lumos.trace.chakra.companions import Companion, companions
 from lumos.trace.chakra.protobuf import WireError, framed_messages, read_varint
 from lumos.trace.chakra.schema import ChakraNode, Metadata, NodeType
 from lumos.trace.chakra.wire import decode_metadata, decode_node
 from lumos.trace.table import ABSENT, Category, Column, Lane, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 #: The value of `Trace.metadata["format"]` for these traces, by which `graph.build` finds their builder.
@@ -35,6 +34,10 @@ _PREFIX = re.compile(r"^(?:COMP|COMM_SEND|COMM_RECV|COMM_COLL|MEM_LOAD|MEM_STORE
 #: The versions of the schema whose fields are known.
 KNOWN_VERSIONS = ("0.0.4", "1.0.0")
 
+_CATEGORIES: dict[int, Category] = {
+    **dict.fromkeys((NodeType.METADATA, NodeType.INVALID), Category.ANNOTATION),
+    **dict.fromkeys((NodeType.MEM_LOAD, NodeType.MEM_STORE), Category.MEMCPY),
+}
 #: The attributes that are read as numbers, and the bound of their size: sums of two fit an int64.
 _NUMBERS = {"num_ops", "tensor_size", "comm_size", "comm_type", "comm_tag", "comm_src", "comm_dst"}
 _NUMBERS |= {"stream", "tid", "start_ns", "duration_ns", "release_ns"}
@@ -44,14 +47,6 @@ _LARGEST = 1 << 62
 #: node takes more, and the nodes would take hundreds of times the memory of the file.
 _MIN_NODE_BYTES = 16
 _MANY_NODES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedNode:
-    """A node and the byte at which its message begins."""
-
-    offset: int
-    node: ChakraNode
 
 
 def sniff(head: bytes) -> bool:
@@ -69,12 +64,7 @@ def sniff(head: bytes) -> bool:
     return (metadata.version.isprintable() and not metadata.unknown) and bool(metadata.version or metadata.attrs)
 
 
-def is_companion(head: bytes) -> bool:
-    """Whether a file is one that simulators read together with the `.et` files."""
-    return companion_of(head) is not None
-
-
-def stream(path: Path, progress: Callable[[int], None] | None = None) -> tuple[Metadata, Iterator[PlacedNode]]:
+def stream(path: Path, progress: Callable[[int], None] | None = None) -> tuple[Metadata, Iterator[ChakraNode]]:
     """A file's metadata, and an iterator over its nodes. Raises TraceError with the file, the byte and what is wrong there."""
     source = _frames(path, progress)
     first = next(source, None)
@@ -94,13 +84,13 @@ def _frames(path: Path, progress: Callable[[int], None] | None) -> Iterator[tupl
         raise TraceError(f"{path}: {error}; write or copy it again") from None
 
 
-def _nodes(path: Path, source: Iterator[tuple[int, bytes]]) -> Iterator[PlacedNode]:
+def _nodes(path: Path, source: Iterator[tuple[int, bytes]]) -> Iterator[ChakraNode]:
     for count, (offset, message) in enumerate(source):
         if not message:
             raise TraceError(f"{path}: node {count + 1} at byte {offset} is empty, without an id or a type; write it again")
         check_lengths(str(path), count, offset)
         try:
-            yield PlacedNode(offset, decode_node(message))
+            yield decode_node(message)
         except WireError as error:
             raise TraceError(f"{path}: node {count + 1} at byte {offset}: {error}; write it again") from None
 
@@ -117,15 +107,14 @@ def read(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:
     Raises TraceError: unreadable, truncated, malformed or empty file, no nodes.
     """
     metadata, source = stream(path, progress)
-    nodes = [placed.node for placed in source]
-    if not nodes:
-        raise TraceError(f"{path}: holds no nodes; write it again")
-    return trace_of(path, metadata, nodes)
+    return trace_of(path, metadata, list(source))
 
 
 def trace_of(path: Path, metadata: Metadata, nodes: list[ChakraNode], rank: int | None = None) -> Trace:
     """The nodes of one rank, whatever form of file they come from, as a Trace. Rows are nodes in file order. rank: where the name of the
-    file does not say it."""
+    file does not say it. Raises TraceError where there are no nodes."""
+    if not nodes:
+        raise TraceError(f"{path}: holds no nodes; write it again")
     found: list[Diagnostic] = []
     attrs = {a.name: a.value for a in metadata.attrs}
     rank, source = _rank(path, found) if rank is None else (rank, "content")
@@ -134,6 +123,7 @@ def trace_of(path: Path, metadata: Metadata, nodes: list[ChakraNode], rank: int 
     names: dict[str, int] = {}
     lanes: dict[tuple[bool, int], int] = {}
     rows = [_row(path, node) for node in nodes]
+    device, queues = np.flatnonzero([not r.on_cpu for r in rows]).astype(np.int32), np.array([r.queue for r in rows], np.int64)
     return Trace(
         path=str(path),
         rank=rank,
@@ -144,10 +134,10 @@ def trace_of(path: Path, metadata: Metadata, nodes: list[ChakraNode], rank: int 
         strings=tuple(names),
         start=np.array([r.start for r in rows], np.int64),
         duration=np.array([r.duration for r in rows], np.int64),
-        category=np.array([_category(r) for r in rows], np.uint8),
+        category=np.array([r.category for r in rows], np.uint8),
         correlation=np.full(len(rows), ABSENT, np.int64),
-        external_id=np.array([min(r.node.id, (1 << 63) - 1) for r in rows], np.int64),
-        args=_args(rows),
+        external_id=np.array([min(node.id, (1 << 63) - 1) for node in nodes], np.int64),
+        args={"stream": Column(device, queues[device], "int")} if len(device) else {},
         lanes=tuple(Lane(str(rank), f"{'thread' if cpu else 'stream'} {number}") for cpu, number in lanes),
         metadata={
             "format": FORMAT,
@@ -161,63 +151,47 @@ def trace_of(path: Path, metadata: Metadata, nodes: list[ChakraNode], rank: int 
     )
 
 
-@dataclass(slots=True)
-class _Row:
-    """What a node contributes to the columns of a Trace; its times in ns where the file has them."""
+class _Row(NamedTuple):
+    """What a node contributes to the columns of a Trace; its times in ns where the file has them. queue: its thread on a CPU, else its
+    stream."""
 
-    node: ChakraNode
     name: str
     on_cpu: bool
     queue: int
     start: int
     duration: int
+    category: Category
 
 
 def _row(path: Path, node: ChakraNode) -> _Row:
+    def wrong(what: str) -> TraceError:
+        return TraceError(f"{path}: node {node.id}: {what}; write the set again")
+
     values = {a.name: a for a in node.attrs if a.kind}
     for attribute in values.values():
         if isinstance(attribute.value, int) and not -_LARGEST < attribute.value < _LARGEST and attribute.name in _NUMBERS:
-            raise TraceError(f"{path}: node {node.id}: {attribute.name} = {attribute.value} is beyond 62 bits; write the set again")
+            raise wrong(f"{attribute.name} = {attribute.value} is beyond 62 bits")
 
-    def integer(name: str, default: int) -> int:
+    def integer(name: str, default: int, kind: str = "an integer") -> int:
         found = values.get(name)
         if found is None:
             return default
         if not isinstance(found.value, int):
-            raise TraceError(f"{path}: node {node.id}: {name} is a {found.kind}, not an integer; write the set again")
+            raise wrong(f"{name} is a {found.kind}, not {kind}")
         return int(found.value)
 
-    cpu = values.get("is_cpu_op")
-    if cpu is not None and not isinstance(cpu.value, int):
-        raise TraceError(f"{path}: node {node.id}: is_cpu_op is a {cpu.kind}, not a bool; write the set again")
-    on_cpu = bool(cpu.value) if cpu is not None else False
+    on_cpu = bool(integer("is_cpu_op", 0, "a bool"))
     if max(node.start_time_micros, node.duration_micros) > _LARGEST // 1000:
-        raise TraceError(f"{path}: node {node.id}: a time of more than 146 years; write the set again")
+        raise wrong("a time of more than 146 years")
+    thread = integer("tid", 0)
     return _Row(
-        node,
         _PREFIX.sub("", node.name),
         on_cpu,
-        integer("stream", integer("tid", 0)) if not on_cpu else integer("tid", 0),
+        thread if on_cpu else integer("stream", thread),
         integer("start_ns", node.start_time_micros * 1000),
         integer("duration_ns", node.duration_micros * 1000),
+        _CATEGORIES.get(node.type, Category.OPERATOR if on_cpu else Category.KERNEL),
     )
-
-
-def _category(row: _Row) -> Category:
-    kind = row.node.type
-    if kind in (NodeType.METADATA, NodeType.INVALID):
-        return Category.ANNOTATION
-    if kind in (NodeType.MEM_LOAD, NodeType.MEM_STORE):
-        return Category.MEMCPY
-    return Category.OPERATOR if row.on_cpu else Category.KERNEL
-
-
-def _args(rows: list[_Row]) -> Mapping[str, Column]:
-    """The streams of device rows."""
-    device = [i for i, r in enumerate(rows) if not r.on_cpu]
-    if not device:
-        return {}
-    return {"stream": Column(np.array(device, np.int32), np.array([rows[i].queue for i in device], np.int64), "int")}
 
 
 def _rank(path: Path, found: list[Diagnostic]) -> tuple[int, str]:

@@ -38,8 +38,6 @@ def read(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:
     except UnicodeDecodeError as error:
         raise TraceError(f"{path}: not UTF-8 at byte {error.start}; write it again") from None
     metadata, nodes = parse_json(text, str(path))
-    if not nodes:
-        raise TraceError(f"{path}: holds no nodes; write it again")
     return trace_of(path, metadata, nodes)
 
 

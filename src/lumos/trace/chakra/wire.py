@@ -35,75 +35,64 @@ def encode_metadata(metadata: Metadata) -> bytes:
     return chunk(1, (metadata.version or VERSION).encode()) + attrs + metadata.unknown
 
 
+#: The fields of a node, by their number: single numbers, lists of numbers, and tensors.
+_NUMBERS = {1: "id", 3: "type", 6: "start_time_micros", 7: "duration_micros"}
+_LISTS = {4: "ctrl_deps", 5: "data_deps"}
+_TENSORS = {8: "inputs", 9: "outputs"}
+
+
 def decode_node(data: bytes) -> ChakraNode:
     """One node."""
     node = ChakraNode(0, type=NodeType.INVALID)
     attrs: list[Attribute] = []
     for number, wire, value, raw in fields(data):
-        if wire == VARINT and number in (1, 3, 4, 5, 6, 7):
-            assert isinstance(value, int)
-            if number == 1:
-                node.id = value
-            elif number == 3:
-                node.type = twos_complement(value, 32)
-            elif number == 4:
-                node.ctrl_deps += (value,)
-            elif number == 5:
-                node.data_deps += (value,)
-            elif number == 6:
-                node.start_time_micros = value
-            else:
-                node.duration_micros = value
-        elif wire == BYTES and number in (2, 4, 5, 8, 9, 10):
-            assert isinstance(value, bytes)
-            if number == 10:
-                attrs.append(decode_attribute(value))
-            elif number == 2:
-                node.name = decoded_text(value)
-            elif number == 4:
-                node.ctrl_deps += packed(value)
-            elif number == 5:
-                node.data_deps += packed(value)
-            elif number == 8:
-                node.inputs = _decode_io(value)
-            else:
-                node.outputs = _decode_io(value)
-        elif number <= 10:
-            raise WireError(f"field {number} of a node has wire type {wire}")
-        else:
+        if number in _NUMBERS and wire == VARINT:
+            setattr(node, _NUMBERS[number], value)
+        elif number in _LISTS and wire in (VARINT, BYTES):
+            more = (value,) if isinstance(value, int) else packed(value)
+            setattr(node, _LISTS[number], getattr(node, _LISTS[number]) + more)
+        elif number > 10:
             node.unknown += raw
+        elif wire != BYTES or isinstance(value, int) or number in _NUMBERS:
+            raise WireError(f"field {number} of a node has wire type {wire}")
+        elif number == 2:
+            node.name = decoded_text(value)
+        elif number == 10:
+            attrs.append(decode_attribute(value))
+        else:
+            setattr(node, _TENSORS[number], _decode_io(value))
+    node.type = twos_complement(node.type, 32)
     node.attrs = tuple(attrs)
     return node
 
 
 @lru_cache(1 << 12)
 def _decode_io(data: bytes) -> IOInfo:
-    parts = {1: "", 2: "", 3: ""}
-    for number, _, value, _raw in fields(data):
-        if number in parts:
-            parts[number] = decoded_text(value)
-    return IOInfo(parts[1], parts[2], parts[3])
+    parts = {number: decoded_text(value) for number, _, value, _ in fields(data) if number in (1, 2, 3)}
+    return IOInfo(*(parts.get(number, "") for number in (1, 2, 3)))
 
 
 def encode_node(node: ChakraNode) -> bytes:
     """One node's message. Fields at their default are left out, as in protobuf. Raises WireError: a value out of range."""
-    out = [b"\x08", varint(_unsigned(node.id, "id"))] if node.id else []
+    out = [_encoded_number(1, node.id, "id")]
     if node.name:
         out.append(chunk(2, node.name.encode()))
     if node.type:
         out += (b"\x18", varint(node.type & 0xFFFFFFFFFFFFFFFF))
-    for number, ids in ((4, node.ctrl_deps), (5, node.data_deps)):
-        if ids:
+    for number, name in _LISTS.items():
+        if ids := getattr(node, name):
             out.append(chunk(number, b"".join(varint(_unsigned(i, "a dependency")) for i in ids)))
-    for number, time in ((6, node.start_time_micros), (7, node.duration_micros)):
-        if time:
-            out += (varint(number << 3), varint(_unsigned(time, "a time")))
-    for number, io in ((8, node.inputs), (9, node.outputs)):
-        if io is not None:
+    out += (_encoded_number(6, node.start_time_micros, "a time"), _encoded_number(7, node.duration_micros, "a time"))
+    for number, name in _TENSORS.items():
+        if (io := getattr(node, name)) is not None:
             out.append(chunk(number, b"".join(chunk(i, part.encode()) for i, part in enumerate(io, 1) if part)))
     out += (encoded_attribute_field(a) for a in node.attrs)
     out.append(node.unknown)
     return b"".join(out)
+
+
+def _encoded_number(number: int, value: int, what: str) -> bytes:
+    return varint(number << 3) + varint(_unsigned(value, what)) if value else b""
 
 
 @lru_cache(1 << 16)
