@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 import lumos.collect
-from lumos.errors import LumosError, UsageError
+from lumos.errors import LumosError
 
 torch = pytest.importorskip("torch", reason="torch is not installed, and the collector records with its profiler")
 
@@ -128,8 +128,3 @@ def test_one_line_before_any_loop_records_by_the_steps_of_its_optimizer(tmp_path
         for added in set(hooks) - before:
             del hooks[added]
     assert steps_of(tmp_path) == ["ProfilerStep#2", "ProfilerStep#3"]
-
-
-def test_impossible_numbers_of_the_one_line_are_refused_before_the_loop(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="steps must be at least 1"):
-        lumos.collect.on_optimizer_steps(tmp_path, steps=0)

@@ -35,13 +35,6 @@ def test_it_holds_the_first_recorded_step_and_links_to_its_rows(tmp_path: Path) 
     assert set(rows[3:]) == {0}
 
 
-def test_none_is_written_unless_asked_for(tmp_path: Path) -> None:
-    with lumos.collect.profile(tmp_path, steps=1, warmup=1) as recording:
-        train(recording, 3)
-    assert recording.execution_trace_path is None
-    assert [p.name for p in tmp_path.iterdir()] == ["rank0.json.gz"]
-
-
 def test_a_loop_that_ends_inside_its_step_leaves_no_file(tmp_path: Path) -> None:
     with lumos.collect.profile(tmp_path, steps=2, warmup=1, execution_trace=True) as recording:
         train(recording, 1)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 def train(recording: lumos.collect.Recording, steps: int) -> None:
     import torch
+
     weight = torch.ones(16, 16, requires_grad=True)
     for _ in range(steps):
         (weight @ weight).sum().backward()

@@ -39,7 +39,3 @@ def test_lists_of_tensors_are_read_and_unrecorded_ones_refused() -> None:
 def test_contradictory_texts_are_refused(texts: tuple[str, str]) -> None:
     with pytest.raises(UnreadableArgumentsError):
         read_arguments(*texts, None, None)
-
-
-def test_a_type_that_is_not_known_is_an_absent_argument() -> None:
-    assert read_arguments('["c10::Weird"]', "[[2]]", None, None) == [None]

@@ -73,11 +73,6 @@ def test_without_being_asked_for_no_code_of_the_job_is_written(executed: Write, 
     assert sorted(file.name for file in (tmp_path / "proxy").iterdir()) == ["README.md", "benchmark.py", "trace.json"]
 
 
-def test_sources_that_are_not_there_are_said(executed: Write, tmp_path: Path) -> None:
-    _, [note] = generate_program([str(executed(kernel_node()))], tmp_path / "proxy", kernel_sources=True)
-    assert "lumos collect --execution-trace" in note.message
-
-
 def test_links_and_large_sources_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = beside(tmp_path / "rank0.et.json")
     (tmp_path / "secret").write_bytes(b"secret")

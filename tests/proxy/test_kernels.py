@@ -77,20 +77,6 @@ def test_a_kernel_is_launched_with_the_recorded_arguments(executed: Write) -> No
 
 
 @pytest.mark.usefixtures("triton")
-@pytest.mark.parametrize(
-    ("source", "error", "said"),
-    [
-        ("import absent", ModuleNotFoundError, "No module named 'absent'"),
-        ("x = 1", AttributeError, "module 'kernel_cabc' has no attribute 'triton_poi_0'"),
-        ("triton_poi_0 = 1", AttributeError, "'int' object has no attribute 'device_props'"),
-    ],
-)
-def test_a_kernel_that_cannot_be_loaded_says_why(executed: Write, source: str, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
-        bound(generated(executed, source))
-
-
-@pytest.mark.usefixtures("triton")
 def test_a_changed_source_is_never_run(executed: Write) -> None:
     folder = generated(executed)
     mark = folder / "mark"
@@ -98,13 +84,6 @@ def test_a_changed_source_is_never_run(executed: Write) -> None:
     with pytest.raises(LookupError, match="is not one that was taken along"):
         bound(folder)
     assert not mark.exists()
-
-
-@pytest.mark.usefixtures("triton")
-def test_a_kernel_that_triton_cannot_compile_fails_as_an_operator_does(executed: Write) -> None:
-    raising = SOURCE.replace("two.copy_(2 * one)", "from triton.errors import TritonError; raise TritonError('out of registers')")
-    with pytest.raises(RuntimeError, match="_CompilationError: out of registers"):
-        bound(generated(executed, raising))[1](torch.ones(4), torch.ones(4), 4)
 
 
 def test_on_a_cpu_no_source_is_run(executed: Write) -> None:

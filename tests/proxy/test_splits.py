@@ -3,12 +3,11 @@
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from lumos.proxy.executed import executed_rank
 from lumos.proxy.program import Program, RankProgram, RecordedCollective, RecordedOperator
-from lumos.proxy.splits import fill_splits, split_shares
+from lumos.proxy.splits import fill_splits
 from lumos.trace.execution_trace import read
 from lumos.vocabulary import CollectiveKind
 
@@ -61,14 +60,6 @@ def test_parts_of_different_steps_are_made_to_fit() -> None:
 
 def test_ranks_that_issue_different_numbers_are_told() -> None:
     assert [note.code for note in fill_splits(program(call(4, 4), None))] == ["transfers-unpaired"]
-
-
-def test_rows_and_columns_keep_their_sums() -> None:
-    sent, received = [7, 0, 13, 5], [1, 11, 11, 2]
-    made = split_shares(sent, received)
-    assert (made >= 0).all()
-    assert (made.sum(axis=1).tolist(), made.sum(axis=0).tolist()) == (sent, received)
-    assert np.array_equal(split_shares([0, 0], [0, 0]), np.zeros((2, 2)))
 
 
 @pytest.mark.skipif(not os.environ.get("LUMOS_TRACES"), reason="LUMOS_TRACES is not set: the public traces are not here")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 #: Settings of glibc that change how large tensors are allocated, and therefore how long operators take on a CPU.
-_MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_")
+MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_")
 
 
 def profile(
@@ -269,5 +269,5 @@ def _provenance(torch: Any, steps: int, warmup: int) -> dict[str, Any]:
         "steps": steps,
         "warmup": warmup,
         **how_started(),
-        "malloc": {name: os.environ[name] for name in _MALLOC if os.environ.get(name, "").isdigit()},
+        "malloc": {name: os.environ[name] for name in MALLOC if os.environ.get(name, "").isdigit()},
     }

@@ -14,6 +14,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lumos.collect.execution_trace import LARGEST_ALL, LARGEST_SOURCE
 from lumos.diagnostics import Diagnostic
 from lumos.proxy.program import RecordedOperator, is_operator
 from lumos.units import count
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lumos.proxy.program import RankProgram
-
-#: Bytes of one source, and of all that a benchmark takes. Those of a kernel have a few kilobytes, those of a whole graph some hundred.
-LARGEST_SOURCE, LARGEST_ALL = 1 << 20, 64 << 20
 
 #: How a source is called in a benchmark. Because of the hyphen no import statement finds it, whatever its name was.
 SOURCE_NAME = "kernel-{}"
@@ -69,22 +67,16 @@ def put_compiled_code_between(operators: Sequence[RecordedOperator], inside: boo
 def sources_beside(trace: str, wanted: Sequence[str]) -> dict[str, bytes]:
     """The wanted sources that lie beside an execution trace, by file name. Links, and files above the limits, are left out."""
     path = Path(trace)
-    folders = [path.with_name(f"{stem}_resources") for stem in _stems(path.name)]
+    parts = path.name.split(".")
+    folders = [path.with_name(".".join(parts[:end]) + "_resources") for end in range(len(parts) - 1, 0, -1)]
     sources: dict[str, bytes] = {}
     room = LARGEST_ALL
     for name in dict.fromkeys(wanted):
         file = next((folder / name for folder in folders if (folder / name).is_file() and not (folder / name).is_symlink()), None)
-        if file is None or file.stat().st_size > min(LARGEST_SOURCE, room):
-            continue
-        sources[name] = file.read_bytes()
-        room -= len(sources[name])
+        if file is not None and file.stat().st_size <= min(LARGEST_SOURCE, room):
+            sources[name] = file.read_bytes()
+            room -= len(sources[name])
     return sources
-
-
-def _stems(name: str) -> list[str]:
-    """A file's name without its last ending, without the last two, and so on."""
-    parts = name.split(".")
-    return [".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
 
 
 def take_sources(rank: RankProgram, trace: str, take: bool) -> tuple[dict[str, bytes], list[Diagnostic]]:
@@ -94,19 +86,16 @@ def take_sources(rank: RankProgram, trace: str, take: bool) -> tuple[dict[str, b
     """
     kernels = [operator for operator in rank.walk() if operator.compiled]
     beside = sources_beside(trace, [kernel.compiled for kernel in kernels])
-    left = [kernel for kernel in kernels if not take or kernel.compiled not in beside]
+    taken = beside if take else {}
+    left = [kernel for kernel in kernels if kernel.compiled not in taken]
     if not left:
-        return beside if take else {}, []
+        return taken, []
     why = (
         "their sources lie beside the execution trace; --kernel-sources takes these along, which are code of the job"
         if beside and not take
         else "their sources are not beside the execution trace: record with lumos collect --execution-trace, which copies them"
     )
-    message = f"rank {rank.rank}: {count(len(left), 'compiled kernel')}{_share(rank, left)} will be stand-ins: {why}"
-    return beside if take else {}, [Diagnostic("compiled-kernels", message)]
-
-
-def _share(rank: RankProgram, kernels: Sequence[RecordedOperator]) -> str:
-    """What part of the device's time is that of these kernels, as text; nothing where no times were recorded."""
     total = sum(operator.device_ns for operator in rank.walk())
-    return f" ({sum(kernel.device_ns for kernel in kernels) / total:.1%} of the device's time)" if total else ""
+    share = f" ({sum(kernel.device_ns for kernel in left) / total:.1%} of the device's time)" if total else ""
+    message = f"rank {rank.rank}: {count(len(left), 'compiled kernel')}{share} will be stand-ins: {why}"
+    return taken, [Diagnostic("compiled-kernels", message)]

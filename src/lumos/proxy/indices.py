@@ -25,70 +25,42 @@ class Arguments(NamedTuple):
         shape = self.shapes[position] if position < len(self.shapes) else None
         return shape[dimension] if shape and -len(shape) <= dimension < len(shape) else 1
 
+    def number(self, position: int, default: int = 1) -> int:
+        """The plain argument at `position`, where it is a whole number."""
+        value = self.values[position] if position < len(self.values) else None
+        return value if isinstance(value, int) else default
 
-#: The bound of an index, from the arguments of its operator.
-_Bound = Callable[[Arguments], int]
-#: The position of an index among the arguments, and its bound.
-_Rule = tuple[int, _Bound]
-
-
-def _rows(source: int) -> _Bound:
-    """Indices into the first dimension of the tensor argument `source`."""
-    return lambda given: given.size(source, 0)
+    def classes(self, position: int) -> int:
+        """How many classes the scores in a tensor argument have: [classes] or [batch, classes, …]."""
+        return self.size(position, 1 if len(self.shapes[position] or ()) > 1 else 0)
 
 
-def _along(given: Arguments) -> int:
-    """Indices into the dimension of tensor argument 0 that argument 1 names."""
-    return given.size(0, given.values[1] if isinstance(given.values[1], int) else 0)
+#: The position of an index among the arguments, and its bound; negative where the values must ascend.
+_Rule = tuple[int, Callable[[Arguments], int]]
 
-
-def _classes(source: int) -> _Bound:
-    """Class numbers of the scores in the tensor argument `source`: [classes] or [batch, classes, …]."""
-    return lambda given: given.size(source, 1 if len(given.shapes[source] or ()) > 1 else 0)
-
-
-def _count(position: int) -> _Bound:
-    """Indices below a plain argument."""
-
-    def bound(given: Arguments) -> int:
-        value = given.values[position] if position < len(given.values) else None
-        return value if isinstance(value, int) else 1
-
-    return bound
-
-
-def _plane(given: Arguments) -> int:
-    """Indices into the flattened last two dimensions of the tensor argument 1."""
-    return math.prod((given.shapes[1] or (1,))[-2:])
-
-
-def _ascending(source: int) -> _Bound:
-    """Ascending positions in the tensor argument `source`; the bound is negative to mark them as ascending."""
-    return lambda given: -given.size(source, 0)
-
-
-_SCATTER: tuple[_Rule, ...] = ((2, _along),)
-_BAG: tuple[_Rule, ...] = ((1, _rows(0)), (2, _ascending(1)))
+_ROW_OF_FIRST: tuple[_Rule, ...] = ((1, lambda given: given.size(0, 0)),)
+_COUNTED: tuple[_Rule, ...] = ((1, lambda given: given.number(2)),)
+_ALONG: tuple[_Rule, ...] = ((2, lambda given: given.size(0, given.number(1, 0))),)
+_BAG: tuple[_Rule, ...] = (*_ROW_OF_FIRST, (2, lambda given: -given.size(1, 0)))
 
 _RULES: dict[str, tuple[_Rule, ...]] = {
-    "aten::embedding": ((1, _rows(0)),),
-    "aten::embedding_backward": ((1, _count(2)),),
-    "aten::embedding_dense_backward": ((1, _count(2)),),
-    "aten::embedding_bag": _BAG,
-    "aten::_embedding_bag": _BAG,
-    "aten::_embedding_bag_forward_only": _BAG,
-    "aten::_embedding_bag_backward": ((1, _count(6)), (2, _ascending(1)), (3, _ascending(0))),
-    "aten::_embedding_bag_dense_backward": ((1, _count(5)), (2, _ascending(0))),
-    "aten::max_pool2d_with_indices_backward": ((7, _plane),),
+    "aten::embedding": _ROW_OF_FIRST,
+    **dict.fromkeys(("aten::embedding_backward", "aten::embedding_dense_backward"), _COUNTED),
+    **dict.fromkeys(("aten::embedding_bag", "aten::_embedding_bag", "aten::_embedding_bag_forward_only"), _BAG),
+    "aten::_embedding_bag_backward": (
+        (1, lambda given: given.number(6)), (2, lambda given: -given.size(1, 0)), (3, lambda given: -given.size(0, 0)),
+    ),
+    "aten::_embedding_bag_dense_backward": ((1, lambda given: given.number(5)), (2, lambda given: -given.size(0, 0))),
+    "aten::max_pool2d_with_indices_backward": ((7, lambda given: math.prod((given.shapes[1] or (1,))[-2:])),),
     "aten::take": ((1, lambda given: math.prod(given.shapes[0] or (1,))),),
     **dict.fromkeys(("aten::nll_loss", "aten::nll_loss_nd", "aten::nll_loss_forward", "aten::nll_loss2d", "aten::nll_loss2d_forward",
-                     "aten::cross_entropy_loss"), ((1, _classes(0)),)),
-    **dict.fromkeys(("aten::nll_loss_backward", "aten::nll_loss2d_backward"), ((2, _classes(1)),)),
+                     "aten::cross_entropy_loss"), ((1, lambda given: given.classes(0)),)),
+    **dict.fromkeys(("aten::nll_loss_backward", "aten::nll_loss2d_backward"), ((2, lambda given: given.classes(1)),)),
     **dict.fromkeys(("aten::index_select", "aten::gather", "aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_",
                      "aten::index_fill", "aten::index_fill_", "aten::scatter", "aten::scatter_", "aten::scatter_add",
-                     "aten::scatter_add_", "aten::scatter_reduce", "aten::scatter_reduce_"), _SCATTER),
+                     "aten::scatter_add_", "aten::scatter_reduce", "aten::scatter_reduce_"), _ALONG),
     "aten::index_select_backward": ((3, lambda given: _at(given.values, 1, given.values[2])),),
-    "aten::gather_backward": ((3, lambda given: given.size(1, given.values[2] if isinstance(given.values[2], int) else 0)),),
+    "aten::gather_backward": ((3, lambda given: given.size(1, given.number(2, 0))),),
 }  # fmt: skip
 
 #: Operators whose integer outputs have the values of their first input, so that a bound on either holds for both.

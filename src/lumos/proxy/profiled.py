@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lumos.analyze.attribution import innermost
+from lumos.collect.window import MALLOC
 from lumos.errors import UsageError
+from lumos.graph.launches import device_work
 from lumos.graph.lists import list_of
-from lumos.graph.table import DEVICE_KINDS, Dependency, Graph, Kind, Step
+from lumos.graph.table import Dependency, Graph, Kind, Step
 from lumos.proxy.arguments import TensorSpec, map_tensors, recorded_arguments
 from lumos.proxy.choose import keep
 from lumos.proxy.compiled import put_compiled_code_between
@@ -37,9 +39,6 @@ _BETWEEN = re.compile("HtoD|DtoH|HostToDevice|DeviceToHost")
 
 #: Position of the device among the arguments of aten::_to_copy.
 _TO_COPY_DEVICE = 3
-
-#: Settings of glibc that a recording can name and a benchmark then uses.
-_MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ def profiled_rank(
     on_accelerator = bool(trace.is_any(*DEVICE_WORK).any())
     if not on_accelerator:
         put_compiled_code_between(rows.roots)
-    _device_work(trace, graph, step, rows)
+    _device_work(trace, step, rows)
     give_transfers(trace, step, rows.of_row, groups)
     _waits(trace, graph, step, rows)
     _backward(trace, rows)
@@ -107,15 +106,9 @@ def _retime(rows: StepRows, comes: Callable[[int], int]) -> None:
 def _provenance(trace: Trace) -> tuple[int, dict[str, str]]:
     """The intra-op threads (0: unknown) and glibc's settings, where lumos.collect wrote the file. Only numbers are taken, because
     the settings are put into the environment of a process."""
-    written = trace.metadata.get("lumos_collect")
-    known = written if isinstance(written, dict) else {}
-    threads, malloc = known.get("threads", 0), known.get("malloc", {})
-    settings = (
-        {k: v for k, v in malloc.items() if k in _MALLOC and isinstance(v, str) and v.isascii() and v.isdigit()}
-        if isinstance(malloc, dict)
-        else {}
-    )
-    return threads if isinstance(threads, int) else 0, settings
+    known = trace.metadata.get("lumos_collect", {})
+    settings = {k: v for k, v in known.get("malloc", {}).items() if k in MALLOC and v.isascii() and v.isdigit()}
+    return known.get("threads", 0), settings
 
 
 def _inside(trace: Trace, rows: StepRows, blocks: Sequence[str]) -> Callable[[RecordedOperator], bool]:
@@ -157,10 +150,10 @@ def step_operators(trace: Trace, step: Step) -> StepRows:
     return StepRows(roots, of_row)
 
 
-def _device_work(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None:
+def _device_work(trace: Trace, step: Step, rows: StepRows) -> None:
     """Give each operator the time and stream of the device work that it launched itself."""
     stream = trace.dense("stream")
-    launches = _launches(trace, graph, step)
+    launches = _launches(trace, step)
     launcher = _launching_operator(trace, launches, rows)
     _own_operators(trace, launches, launcher, step, rows)
     for work, operator in launcher.items():
@@ -172,17 +165,12 @@ def _device_work(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None
             rows.copies[id(operator)] = copy[0]
 
 
-def _launches(trace: Trace, graph: Graph, step: Step) -> dict[int, int]:
+def _launches(trace: Trace, step: Step) -> dict[int, int]:
     """By row of device work, the row of the call that launched it, for calls in the step."""
-    of_rank = graph.rank_of_task == trace.rank
-    edge = np.flatnonzero(graph.pred_kind == Dependency.LAUNCH)
-    task = np.searchsorted(graph.pred_offset, edge, side="right") - 1
-    mine = of_rank[task] & np.isin(graph.kind[task], [int(k) for k in DEVICE_KINDS])
-    work, call = graph.event[task[mine]], graph.event[graph.pred[edge[mine]]]
-    known = (work >= 0) & (call >= 0)
-    work, call = work[known], call[known]
-    inside = (trace.start[call] >= step.start) & (trace.start[call] < step.end)
-    return dict(zip(work[inside].tolist(), call[inside].tolist(), strict=True))
+    work = device_work(trace)
+    began = np.where(work.call >= 0, trace.start[work.call], step.end)
+    inside = (began >= step.start) & (began < step.end)
+    return dict(zip(work.row[inside].tolist(), work.call[inside].tolist(), strict=True))
 
 
 def _launching_operator(trace: Trace, launches: Mapping[int, int], rows: StepRows) -> dict[int, RecordedOperator]:
@@ -214,7 +202,7 @@ def _waits(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None:
     of_rank = graph.rank_of_task == trace.rank
     target = list_of(graph.pred_offset)
     mine = of_rank[target]
-    device = _launching_operator(trace, _launches(trace, graph, step), rows)
+    device = _launching_operator(trace, _launches(trace, step), rows)
     for edge in np.flatnonzero(mine & (graph.pred_kind == Dependency.STREAM_WAIT)).tolist():
         source = device.get(int(graph.event[graph.pred[edge]]))
         waiter = device.get(int(graph.event[target[edge]]))
