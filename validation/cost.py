@@ -27,7 +27,7 @@ from lumos.cost.collective_model import collective
 from lumos.cost.estimate import Float64
 from lumos.cost.fitting.fit import MeasuredRows, all_sizes
 from lumos.cost.fitting.models import FEWEST_ROWS, across_nodes, fit_network, fit_set, sets_of
-from lumos.cost.fitting.tables import MeasuredRow, Table, measured_on, read_table
+from lumos.cost.fitting.tables import MeasuredRow, Table, read_table
 from lumos.cost.gemm_model import gemm
 
 #: Size classes by measured time, seconds.
@@ -175,7 +175,7 @@ def never_fitted(gemm_table: Table, collective_table: Table) -> list[Scored]:
 
 def _levelled(row: MeasuredRow) -> bool:
     """Whether the row set the level of its accelerator's own set."""
-    sets = shipped_coefficients()["gemm"].get(measured_on(row).accelerator.name, {})
+    sets = shipped_coefficients()["gemm"].get(load_cluster(row["gpu"]).accelerator.name, {})
     return any(c.rows == 1 for c in sets.values())
 
 

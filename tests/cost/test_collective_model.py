@@ -39,12 +39,6 @@ def test_a_large_all_reduce_over_nodes_approaches_the_nics() -> None:
     assert e.bounds() == "fabric"
 
 
-def test_concurrent_groups_share_the_nics() -> None:
-    cluster = load_cluster("h100")
-    alone, shared = (collective("all_gather", 64, 2**32, cluster, per_node=8, concurrent=c).time for c in (1, 4))
-    assert shared == pytest.approx(4 * alone, rel=0.1)
-
-
 def test_a_group_over_an_oversubscribed_tier_is_slower() -> None:
     cluster = load_cluster("llama3-h100")
     near, far = (collective("all_to_all", 64, 2**32, cluster, span=s).time for s in (64, 8192))

@@ -1,13 +1,10 @@
 """Calibration on a trace: operators joined to their kernels, bytes from shapes, ratios by class."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from tools.fit_memory_bound import fit_memory_bound, kernel_rows
 
 from lumos.cost.cluster import load_cluster
 from lumos.cost.coefficients import overlay, shipped_coefficients
@@ -19,8 +16,6 @@ from lumos.cost.operators import OperatorTime, operator_times
 from lumos.cost.traffic import traffic
 from lumos.errors import LumosError
 from lumos.trace import Trace, read
-
-TRACES = os.environ.get("LUMOS_TRACES")
 
 
 def operator(
@@ -80,10 +75,6 @@ def test_bytes_follow_from_shapes(name: str, shapes: list[list[int]], dtypes: li
     assert traffic(call) == (kernel_class, moved)
 
 
-def test_shapes_that_do_not_broadcast_have_no_bytes() -> None:
-    assert traffic(OperatorTime("aten::mul", ((4, 3), (4, 5)), ("float", "float"), 1, 1)) is None
-
-
 def job(tmp_path: Path, slower: float) -> Trace:
     """Multiplications and additions that take `slower` times what the shipped models say."""
     h100 = load_cluster("h100").accelerator
@@ -110,47 +101,12 @@ def test_ratios_by_class_and_predictions_that_start_from_them(tmp_path: Path) ->
     assert own.high / own.time < plain.high / plain.time
 
 
-def test_the_device_is_the_one_in_the_header(tmp_path: Path) -> None:
-    assert accelerator_of(trace_of(tmp_path, [], "Tesla V100-SXM2-32GB")).name == "v100"
-    with pytest.raises(LumosError, match=r"the device 'Radeon 9' is none that Lumos knows.*--on CLUSTER"):
-        accelerator_of(trace_of(tmp_path, [], "Radeon 9"))
-
-
 def test_a_trace_without_shapes_cannot_be_calibrated_on(tmp_path: Path) -> None:
     events = operator("aten::mm", [], [], 0, 5, 1)
     for event in events:
         event["args"].pop("Input Dims", None)
     with pytest.raises(LumosError, match="record_shapes=True"):
         class_ratios(trace_of(tmp_path, events), load_cluster("h100").accelerator)
-
-
-def test_memory_bound_coefficients_come_back_from_their_kernels(tmp_path: Path) -> None:
-    h100 = load_cluster("h100").accelerator
-    events: list[dict[str, Any]] = []
-    for i, size in enumerate(np.exp2(np.linspace(10, 28, 40)).astype(int).tolist()):
-        time = int(moved(6 * size, h100).time) * 1.2 / 1e3
-        events += operator("aten::add", [[size], [size], []], ["c10::BFloat16"] * 2 + ["Scalar"], 10_000.0 * i, time, i + 1)
-    fitted, modelled = fit_memory_bound(kernel_rows(trace_of(tmp_path, events), h100))
-    assert fitted.rows == len(modelled) == 40
-    assert (fitted.median_error or 0) < 0.05
-
-
-@pytest.mark.skipif(not TRACES, reason="LUMOS_TRACES is not set")
-@pytest.mark.parametrize(
-    ("name", "device", "expected"),
-    [
-        ("h100-inference/qwen1.5-0.5b", "h100", {("gemm", "bf16"), ("attention", "flash"), ("memory_bound", "pointwise")}),
-        ("dlrm-a100-rank3/rank3", "a100-40gb", {("gemm", "fp32"), ("memory_bound", "reduction")}),
-        ("resnet50-v100-old-schema/workers0", "v100", {("gemm", "fp32"), ("memory_bound", "normalisation")}),
-    ],
-)
-def test_public_traces_calibrate(name: str, device: str, expected: set[tuple[str, str]]) -> None:
-    trace = read(str(Path(TRACES or "") / f"{name}.json.gz")).traces[0]
-    accelerator = accelerator_of(trace)
-    assert accelerator.name == device
-    ratios = class_ratios(trace, accelerator)
-    assert expected <= {(r.model, r.variant) for r in ratios}
-    assert all(0 < r.low <= r.ratio <= r.high for r in ratios)
 
 
 @pytest.mark.parametrize(

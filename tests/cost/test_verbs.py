@@ -10,8 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from lumos.cli import cost
-from lumos.cost import coefficients
-from lumos.errors import LumosError, UsageError
+from lumos.errors import UsageError
 
 app = typer.Typer()
 app.add_typer(cost.cost, name="cost")
@@ -85,22 +84,6 @@ def test_calibrate_fits_a_table_and_cost_uses_it(tmp_path: Path) -> None:
     own = answer(*GEMM, "--coefficients", str(tmp_path / "mine.toml"))
     assert own["time_s"] == pytest.approx(2 * 4096**3 / 2e14, rel=0.15)
     assert "median error" in run("calibrate", str(tmp_path / "mine.csv"))
-
-
-def test_coefficients_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "own.toml"
-    coefficients.write_coefficients({}, path, "of before")
-
-    def full(self: Path, target: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as disk:
-        disk.setattr(Path, "replace", full)
-        with pytest.raises(LumosError, match=r"own\.toml: cannot be written \(No space"):
-            coefficients.write_coefficients({}, path, "of now")
-    assert path.read_text() == "# of before\n" and list(tmp_path.iterdir()) == [path]
-    with pytest.raises(LumosError, match=r"own\.toml: cannot be written"):
-        coefficients.write_coefficients({}, tmp_path / "absent" / "own.toml", "nowhere")
 
 
 def test_calibrate_refuses_a_mixture(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from lumos.cost.coefficients import GENERIC
 from lumos.cost.coefficients import shipped_coefficients as fitted
 from lumos.cost.collective_model import collective
 from lumos.cost.estimate import Bound, Estimate
-from lumos.cost.gemm_model import gemm, grouped_gemm
+from lumos.cost.gemm_model import gemm
 from lumos.cost.memory_bound_model import moved
 from lumos.cost.power import attention_clock, held_clock
 from lumos.diagnostics import Diagnostic
@@ -100,8 +100,8 @@ class Pricer:
             return narrower_loads(estimate.scaled(c.gemm), first.narrower)
         if isinstance(first, GroupedGemm):
             rows = np.array([_skewed(w) for w in members if isinstance(w, GroupedGemm)])
-            estimate = grouped_gemm(
-                rows, columns[2], columns[3], a, first.dtype, out_bytes=first.out_bytes, accumulate=first.accumulate,
+            estimate = gemm(
+                rows, columns[2], columns[3], a, first.dtype, grouped=True, out_bytes=first.out_bytes, accumulate=first.accumulate,
                 clock=held_clock(a, DType(first.dtype)), in_step=True,
             )  # fmt: skip
             return estimate.scaled(c.gemm)

@@ -135,9 +135,10 @@ def attention(
     fitted, notes = find("attention", accelerator, variants, book)
     coefficients = fitted.read_as(AttentionCoefficients)
     how = QUERY_BLOCKS.get(AttentionKernel(kernel), QueryBlocks())
-    seconds, bound, roof = attention_seconds(s, causal, directions, accelerator, dtype_of(dtype), coefficients, clock, how)
+    parts = [attention_seconds(s, causal, one, accelerator, dtype_of(dtype), coefficients, clock, how) for one in directions]
+    seconds, roof = (np.asarray(sum(column)) for column in ([p.seconds for p in parts], [p.roofline for p in parts]))
     beyond = outside(fitted.seen, batch=s.batch, seq_len=s.keys, heads=s.heads, head_dim=s.head_dim)
-    return estimate(seconds, roof, bound, beyond, fitted, notes)
+    return estimate(seconds, roof, parts[-1].bound, beyond, fitted, notes)
 
 
 def directions_of(word: str) -> tuple[Direction, ...]:
@@ -177,30 +178,14 @@ def shape_of(
 def attention_seconds(
     s: AttentionShape,
     causal: bool,
-    directions: tuple[Direction, ...],
+    direction: Direction,
     accelerator: Accelerator,
     dtype: DType,
     c: AttentionCoefficients,
     clock: float = 1.0,
     how: QueryBlocks = QueryBlocks(),
 ) -> ModelledTime:
-    """By the formula above, of each shape: all `directions` together, and the bound of the last one. how: of the forward pass."""
-    parts = [_one_direction(s, causal, direction, accelerator, dtype, c, clock, how) for direction in directions]
-    seconds = np.asarray(sum(p.seconds for p in parts))
-    roof = np.asarray(sum(p.roofline for p in parts))
-    return ModelledTime(seconds, parts[-1].bound, roof)
-
-
-def _one_direction(
-    s: AttentionShape,
-    causal: bool,
-    direction: Direction,
-    accelerator: Accelerator,
-    dtype: DType,
-    c: AttentionCoefficients,
-    clock: float,
-    how: QueryBlocks,
-) -> ModelledTime:
+    """By the formula above, of each shape, in one direction. how: of the forward pass."""
     cores, hertz = accelerator.require("cores"), accelerator.require("clock_hz")
     peak, bandwidth = accelerator.peak(dtype), accelerator.require("memory_bytes_per_s")
     backward = direction is Direction.BACKWARD

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -92,22 +92,15 @@ def _check_set(entry: Coefficients, form: Mapping[str, int], where: str) -> None
         keys = ", ".join(key if not length else f"{key} (a list of {length})" for key, length in form.items())
         raise LumosError(f"{where} values must be {keys}; write them with lumos calibrate")
     low, high = entry.interval
-    if not (all(map(math.isfinite, _numbers(entry))) and 0 < low <= high and entry.ratio > 0):
+    values = [number for value in entry.values.values() for number in (value if isinstance(value, list) else [value])]
+    numbers = (*entry.interval, entry.ratio, *values, *(end for seen in entry.seen.values() for end in seen))
+    if not (all(map(math.isfinite, numbers)) and 0 < low <= high and entry.ratio > 0):
         raise LumosError(f"{where} numbers must be finite, interval and ratio positive; write them with lumos calibrate")
 
 
 def _form(entry: Coefficients) -> dict[str, int]:
     """The names of a set's values, each with the length of its list, 0 for a number."""
     return {key: len(value) if isinstance(value, list) else 0 for key, value in sorted(entry.values.items())}
-
-
-def _numbers(entry: Coefficients) -> Iterator[float]:
-    """Every number of a set that a cost is computed from."""
-    yield from (*entry.interval, entry.ratio)
-    for value in entry.values.values():
-        yield from value if isinstance(value, list) else [value]
-    for seen in entry.seen.values():
-        yield from seen
 
 
 def _decoded(path: Path) -> Book:
@@ -129,14 +122,11 @@ def write_coefficients(book: Book, path: Path, heading: str) -> None:
     for model in sorted(book):
         for accelerator in sorted(book[model]):
             for variant in sorted(book[model][accelerator]):
-                lines += ["", f'[{model}."{accelerator}"."{variant}"]', *_entries(book[model][accelerator][variant])]
+                fields = msgspec.structs.asdict(book[model][accelerator][variant])
+                lines += ["", f'[{model}."{accelerator}"."{variant}"]']
+                lines += [f"{key} = {_toml(value)}" for key, value in fields.items() if value is not None]
     with new_file(path) as file:
         file.write(("\n".join(lines) + "\n").encode())
-
-
-def _entries(entry: Coefficients) -> list[str]:
-    fields = [(k, v) for k, v in msgspec.structs.asdict(entry).items() if v is not None]
-    return [f"{key} = {_toml(value)}" for key, value in fields]
 
 
 def _toml(value: Any) -> str:

@@ -142,11 +142,13 @@ def collective(
     ranks, size_bytes = np.asarray(ranks, float), np.asarray(size_bytes, float)
     if np.any(ranks < 1) or np.any(size_bytes < 0) or np.any(np.asarray(concurrent) < 1):
         raise UsageError("collective: ranks and concurrent groups must be 1 or more and bytes 0 or more")
-    shape = np.broadcast_shapes(ranks.shape, size_bytes.shape, np.shape(concurrent), np.shape(per_node or 1), np.shape(span or 1))
-    placed = _defaults(cluster, ranks, per_node, concurrent, span)
-    count, inside, beside, spanned = (np.broadcast_to(np.asarray(x, float), shape) for x in placed)
-    group = span_group(cluster, count, inside, beside, spanned, known not in PAIRWISE)
-    size = np.broadcast_to(size_bytes, shape)
+    devices = cluster.node.devices
+    inside = np.minimum(ranks, devices if per_node is None else np.asarray(per_node, float))
+    if np.any((inside > devices) | (inside < 1)):
+        raise UsageError(f"collective: per_node must lie between 1 and the node's {devices} devices")
+    whole = np.where(ranks <= inside, ranks, np.ceil(ranks / inside) * devices) if span is None else np.asarray(span, float)
+    count, within, beside, spanned, size = np.broadcast_arrays(ranks, inside, np.asarray(concurrent, float), whole, size_bytes)
+    group = span_group(cluster, count, within, beside, spanned, known not in PAIRWISE)
     links, notes = find("collective", cluster.accelerator, (MODELLED_KINDS[known],), book)
     inner, outer = links.read_as(LinkCoefficients), group.nodes > 1
     parts = []
@@ -179,40 +181,27 @@ def modelled_kind(word: str) -> CollectiveKind:
     return kind
 
 
-def _defaults(
-    cluster: Cluster, ranks: Float64, per_node: ArrayLike | None, concurrent: ArrayLike, span: ArrayLike | None
-) -> tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]:
-    devices = cluster.node.devices
-    inside = np.minimum(ranks, devices) if per_node is None else np.minimum(np.asarray(per_node, float), ranks)
-    if np.any(inside > devices) or np.any(inside < 1):
-        raise UsageError(f"collective: per_node must lie between 1 and the node's {devices} devices")
-    whole = np.where(ranks <= inside, ranks, np.ceil(ranks / inside) * devices) if span is None else np.asarray(span, float)
-    return ranks, inside, concurrent, whole
-
-
 def span_group(cluster: Cluster, ranks: Float64, per_node: Float64, concurrent: Float64, span: Float64, ring: bool = False) -> GroupLinks:
     """The group with its share of the cluster's links and NICs. ring: data pass from each rank to the next, not between any two."""
     node, fabric = cluster.node, cluster.fabric
     cluster.check_size(int(np.max(ranks, initial=1)))
     nodes = np.ceil(ranks / per_node)
-    link = np.full(ranks.shape, np.inf)
+    link = nic = np.full(ranks.shape, np.inf)
+    hop, reduction = 0.0, False
     if np.any(per_node > 1):
         rate = float(node.require("link_bytes_per_s", cluster.name))
         share = (per_node - 1) / max(node.devices - 1, 1) if node.topology == "mesh" else 1.0
         link = np.where(per_node > 1, rate * share, np.inf)
-    if not np.any(nodes > 1):
-        return GroupLinks(
-            ranks, per_node, nodes, link, node.link_latency_s or 0.0, node.multicast, np.full(ranks.shape, np.inf), 0.0, False
-        )
-    if fabric.topology == "none":
-        raise UsageError(f"collective: {int(ranks.max())} ranks need several nodes, but cluster {cluster.name!r} describes no fabric")
-    one = float(node.require("nic_bytes_per_s", cluster.name))
-    total = node.nic_total(cluster.name)
-    near = np.maximum(per_node * (total / one / node.devices), 1.0) * one
-    tier = np.vectorize(lambda devices, ring: fabric.oversubscription(int(devices), int(ring)), otypes=[float])(span, ranks if ring else 1)
-    nic = np.minimum(np.minimum(near, total), total / concurrent) / tier
-    hop = float(fabric.require("latency_s", cluster.name))
-    return GroupLinks(ranks, per_node, nodes, link, node.link_latency_s or 0.0, node.multicast, nic, hop, fabric.reduction)
+    if np.any(nodes > 1):
+        if fabric.topology == "none":
+            raise UsageError(f"collective: {int(ranks.max())} ranks need several nodes, but cluster {cluster.name!r} describes no fabric")
+        one = float(node.require("nic_bytes_per_s", cluster.name))
+        total = node.nic_total(cluster.name)
+        near = np.maximum(per_node * (total / one / node.devices), 1.0) * one
+        share_of = np.vectorize(lambda devices, ring: fabric.oversubscription(int(devices), int(ring)), otypes=[float])
+        nic = np.minimum(np.minimum(near, total), total / concurrent) / share_of(span, ranks if ring else 1)
+        hop, reduction = float(fabric.require("latency_s", cluster.name)), fabric.reduction
+    return GroupLinks(ranks, per_node, nodes, link, node.link_latency_s or 0.0, node.multicast, nic, hop, reduction)
 
 
 def _sent(kind: CollectiveKind, ranks: Float64) -> Float64:

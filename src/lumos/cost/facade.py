@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumos.diagnostics import Diagnostic
-    from lumos.trace.table import Job
 
 
 class FittedSet(NamedTuple):
@@ -85,20 +84,14 @@ def calibrate(source: Source, *, output: str | os.PathLike[str] | None = None, o
     tables = [path.endswith(".csv") for path in paths]
     if any(tables) and not all(tables):
         raise UsageError("calibrate takes CSV tables or traces, not both at once")
-    calibration = _of_tables(paths) if any(tables) else _of_traces(as_job(source), on)
+    if any(tables):
+        read = [read_table(Path(path)) for path in paths]
+        calibration = Calibration(fit_tables(read), diagnostics=tuple(d for table in read for d in table.diagnostics))
+    else:
+        trace = as_job(source).traces[0]  # the ranks of a job run the same kernels
+        accelerator = load_cluster(on).accelerator if on else accelerator_of(trace)
+        ratios = class_ratios(trace, accelerator)
+        calibration = Calibration(calibrated(ratios, accelerator), ratios)
     if output is not None:
         calibration.write(output, paths)
     return calibration
-
-
-def _of_tables(paths: Sequence[str]) -> Calibration:
-    tables = [read_table(Path(path)) for path in paths]
-    return Calibration(fit_tables(tables), diagnostics=tuple(d for table in tables for d in table.diagnostics))
-
-
-def _of_traces(job: Job, on: str | None) -> Calibration:
-    """The coefficients and ratios of the first rank only, because the ranks of a job run the same kernels."""
-    trace = job.traces[0]
-    accelerator = load_cluster(on).accelerator if on else accelerator_of(trace)
-    ratios = class_ratios(trace, accelerator)
-    return Calibration(calibrated(ratios, accelerator), ratios)

@@ -110,6 +110,7 @@ def gemm(
     dtype: str = DType.BF16,
     *,
     batch: ArrayLike = 1,
+    grouped: bool = False,
     out_bytes: int | None = None,
     accumulate: bool = False,
     cast: bool = True,
@@ -122,6 +123,8 @@ def gemm(
 ) -> Estimate:
     """Time of `batch` equal multiplications in one kernel. Sizes are broadcast together; a size of 0 means no work.
 
+    grouped: whether m lists, along its last axis, the rows of groups with weights of their own, as those of experts: each is rounded up to
+    whole tiles, and the tiles of all run in common waves, so that an uneven split costs what its tiles cost.
     out_bytes: bytes of an element of C (default: the dtype's, 2 for fp8). accumulate: whether C is read as well (for a weight
     gradient that is added in fp32: out_bytes=4, accumulate=True). cast: for fp8 only, whether the activation is in 16 bits and
     must be cast. taps: how often each element of A stands in the multiplied matrix, as in a convolution, whose taps read one image:
@@ -132,42 +135,15 @@ def gemm(
     gemm(m, k, n), the weight gradient gemm(k, n, m). book: coefficients in place of those that ship (`lumos.calibrate(…).book`). Raises
     UsageError for a negative size, no taps or a dtype that the device does not have, LumosError where the accelerator lacks a number.
     """
-    sizes = {"m": m, "n": n, "k": k, "batch": batch, "shared_bytes": shared_bytes}
-    shape = np.broadcast_shapes(*map(np.shape, sizes.values()))
-    m, n, k, batch, shared = (_sizes(name, x, shape) for name, x in sizes.items())
     if taps < 1:
         raise UsageError(f"gemm: taps must be one or more, not {taps}")
+    rows = np.asarray(m, float)
+    rows = rows if grouped else rows[..., None]
+    others = {"n": n, "k": k, "batch": batch, "shared_bytes": shared_bytes}
+    shape = np.broadcast_shapes(rows.shape[:-1], *map(np.shape, others.values()))
+    sizes = (_sizes(name, x, shape) for name, x in others.items())
     work = work_of(accelerator, dtype, out_bytes, accumulate, cast, clock)._replace(taps=taps, split=split, in_step=in_step)
-    return _estimate(_Shapes(m[..., None], n, k, batch, shared), accelerator, dtype, work, book)
-
-
-def grouped_gemm(
-    rows: ArrayLike,
-    n: ArrayLike,
-    k: ArrayLike,
-    accelerator: Accelerator,
-    dtype: str = DType.BF16,
-    *,
-    out_bytes: int | None = None,
-    accumulate: bool = False,
-    cast: bool = True,
-    clock: float = 1.0,
-    in_step: bool = False,
-    book: Book | None = None,
-) -> Estimate:
-    """Time of one kernel over groups with their own weights: rows[..., g] tokens multiplied by expert g's [k, n].
-
-    The rows of each group are rounded up to whole tiles, and the tiles of all groups run in common waves, so that an uneven
-    split costs what its tiles cost.
-    """
-    rows = np.asarray(rows, float)
-    if rows.ndim == 0:
-        raise UsageError("grouped_gemm: rows must list the tokens of each group along its last axis")
-    shape = np.broadcast_shapes(rows.shape[:-1], np.shape(n), np.shape(k))
-    rows = _sizes("rows", rows, (*shape, rows.shape[-1]))
-    n, k = _sizes("n", n, shape), _sizes("k", k, shape)
-    work = work_of(accelerator, dtype, out_bytes, accumulate, cast, clock)._replace(in_step=in_step)
-    return _estimate(_Shapes(rows, n, k, np.ones(shape), np.zeros(shape)), accelerator, dtype, work, book)
+    return _estimate(_Shapes(_sizes("m", rows, (*shape, rows.shape[-1])), *sizes), accelerator, dtype, work, book)
 
 
 class _Shapes(NamedTuple):
@@ -234,7 +210,8 @@ def _estimate(shapes: _Shapes, accelerator: Accelerator, dtype: str, work: GemmW
     if name in SCALAR:
         work = work._replace(scalar=True, least_s_per_flop=INSTRUCTIONS_PER_FLOP / (work.cores * ISSUED_PER_CLOCK * work.clock_hz))
     elif work.in_step:
-        work = work._replace(least_s_per_flop=1 / (_sustained_rate(accelerator, name, coefficients, work) * fitted.ratio))
+        reached = min(1.0, coefficients.sustained * work.clock) * work.peak_flops  # or as the vendor states
+        work = work._replace(least_s_per_flop=1 / (accelerator.achievable_flops.get(name, reached) * fitted.ratio))
     shape = shapes.n.shape
     size, groups = shapes.n.size, shapes.m.shape[-1]
     flat = _Shapes(shapes.m.reshape(size, groups), *(column.reshape(size) for column in shapes[1:]))
@@ -244,11 +221,6 @@ def _estimate(shapes: _Shapes, accelerator: Accelerator, dtype: str, work: GemmW
         seconds[part], bound[part], roof[part] = _seconds(_Shapes(*(column[part] for column in flat)), work, coefficients)
     beyond = outside(fitted.seen, m=flat.m.sum(-1), n=flat.n, k=flat.k)
     return estimate(seconds.reshape(shape), roof.reshape(shape), bound.reshape(shape), beyond.reshape(shape), fitted, notes)
-
-
-def _sustained_rate(accelerator: Accelerator, dtype: DType, c: GemmCoefficients, work: GemmWork) -> float:
-    """FLOP/s that long multiplications reach: as the vendor states, or was measured here or on a relative with another power limit."""
-    return accelerator.achievable_flops.get(dtype, min(1.0, c.sustained * work.clock) * work.peak_flops)
 
 
 def gemm_seconds(m: Float64, n: Float64, k: Float64, work: GemmWork, coefficients: GemmCoefficients) -> Float64:

@@ -13,7 +13,6 @@ or of an accelerator or dtype that Lumos does not know, are left out and counted
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,7 @@ from lumos.measured_table import positive, read_rows, table_number
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from lumos.cost.cluster import Cluster
@@ -87,8 +86,11 @@ def _usable(rows: Iterable[MeasuredRow], kind: str, path: Path) -> tuple[list[Me
         if any(not row[c].strip() for c in needed):
             left_out["a number is blank"] += 1
             continue
-        for c in needed:
-            _check_positive(row[c], c, path, line)
+        try:
+            for c in needed:
+                positive(row[c], c)
+        except LumosError as error:
+            raise LumosError(f"{path}: line {line}: {error}") from None
         if kind == "attention" and row["direction"] not in DIRECTIONS:
             raise LumosError(f"{path}: line {line}: direction = {row['direction']!r} is not known; valid: {', '.join(DIRECTIONS)}")
         try:
@@ -104,22 +106,6 @@ def _usable(rows: Iterable[MeasuredRow], kind: str, path: Path) -> tuple[list[Me
     return usable, left_out
 
 
-def _check_positive(text: str, column: str, path: Path, line: int) -> None:
-    """Raise LumosError unless the field is a positive number of a plausible size."""
-    try:
-        positive(text, column)
-    except LumosError as error:
-        raise LumosError(f"{path}: line {line}: {error}") from None
-
-
-def grouped_rows(rows: Sequence[MeasuredRow], key: Callable[[MeasuredRow], tuple[str, ...]]) -> dict[tuple[str, ...], list[MeasuredRow]]:
-    """Rows by key, in the order in which the keys first appear."""
-    groups: dict[tuple[str, ...], list[MeasuredRow]] = defaultdict(list)
-    for row in rows:
-        groups[key(row)].append(row)
-    return dict(groups)
-
-
 #: Names of attention kernels in published tables, with the names here.
 KERNEL_NAMES = {"trt-llm torch flow": "trtllm", "flashattention-2": "fa2", "flashattention-3": "fa3", "cudnn": "cudnn"}
 
@@ -127,50 +113,42 @@ KERNEL_NAMES = {"trt-llm torch flow": "trtllm", "flashattention-2": "fa2", "flas
 def measured_rows(table: Table) -> list[MeasuredRows]:
     """The rows of a table by cluster and variant; apart, where they differ in what is no size: dtype, direction and mask of attention, and
     whether a collective leaves its node."""
-    key, formula = _KINDS[table.kind]
+    groups: dict[tuple[str, ...], list[MeasuredRow]] = defaultdict(list)
+    for row in table.rows:
+        groups[_key(table.kind, row)].append(row)
     return [
         MeasuredRows(
             cluster,
             variant,
             {_SIZES.get(name, name): np.array([table_number(row[name], name) for row in rows]) for name in NUMBERS[table.kind]},
             np.array([table_number(row["time_us"], "time_us") for row in rows]) * 1e-6,
-            formula(cluster, variant, *apart),
+            _formula(table.kind, cluster, variant, *apart),
         )
-        for (cluster, variant, *apart), rows in grouped_rows(table.rows, key).items()
+        for (cluster, variant, *apart), rows in groups.items()
     ]
 
 
-_Formula = Callable[[Mapping[str, "Float64"], Any], "Float64"]
+def _key(kind: str, row: MeasuredRow) -> tuple[str, ...]:
+    """Cluster and variant of a row, and what else tells it apart."""
+    if kind == "collective":
+        return row["gpu"], modelled_kind(row["collective"]), str(table_number(row["n_nodes"], "n_nodes") > 1)
+    device, dtype = load_cluster(row["gpu"]).accelerator.name, dtype_of(row["dtype"].split("/")[-1])
+    kernel = row.get("kernel", "").strip().lower() or "flash"
+    return (device, dtype) if kind == "gemm" else (device, KERNEL_NAMES.get(kernel, kernel), dtype, row["direction"], row["causal"])
 
 
-def _gemm_key(row: MeasuredRow) -> tuple[str, ...]:
-    return measured_on(row).accelerator.name, dtype_of(row["dtype"])
-
-
-def _gemm(accelerator: str, dtype: str) -> _Formula:
-    work = work_of(load_cluster(accelerator).accelerator, dtype)
-    return lambda sizes, c: gemm_seconds(sizes["m"], sizes["n"], sizes["k"], work, c)
-
-
-def _attention_key(row: MeasuredRow) -> tuple[str, ...]:
-    kernel, dtype = row.get("kernel", "").strip().lower() or "flash", dtype_of(row["dtype"].split("/")[-1])
-    return measured_on(row).accelerator.name, KERNEL_NAMES.get(kernel, kernel), dtype, row["direction"], row["causal"]
-
-
-def _attention(name: str, _kernel: str, dtype: str, direction: str, causal: str) -> _Formula:
-    accelerator, directions = load_cluster(name).accelerator, directions_of(direction)
-    return lambda sizes, c: (
-        attention_seconds(shape_of(**sizes), causal == "yes", directions, accelerator, dtype_of(dtype), c).seconds
-    )
-
-
-def _collective_key(row: MeasuredRow) -> tuple[str, ...]:
-    return row["gpu"], modelled_kind(row["collective"]), str(table_number(row["n_nodes"], "n_nodes") > 1)
-
-
-def _links(name: str, kind: str, _across: str) -> _Formula:
+def _formula(kind: str, name: str, variant: str, *apart: str) -> Callable[[Mapping[str, Float64], Any], Float64]:
+    """The formula of the rows with that key."""
     cluster = load_cluster(name)
-    return lambda sizes, c: link_seconds(CollectiveKind(kind), sizes["size_bytes"], grouped_links(cluster, sizes), c).seconds
+    if kind == "gemm":
+        work = work_of(cluster.accelerator, variant)
+        return lambda sizes, c: gemm_seconds(sizes["m"], sizes["n"], sizes["k"], work, c)
+    if kind == "collective":
+        return lambda sizes, c: link_seconds(CollectiveKind(variant), sizes["size_bytes"], grouped_links(cluster, sizes), c).seconds
+    dtype, directions, causal = dtype_of(apart[0]), directions_of(apart[1]), apart[2] == "yes"
+    return lambda sizes, c: np.sum(
+        [attention_seconds(shape_of(**sizes), causal, one, cluster.accelerator, dtype, c).seconds for one in directions], axis=0
+    )
 
 
 def grouped_links(cluster: Cluster, sizes: Mapping[str, Float64]) -> GroupLinks:
@@ -178,16 +156,3 @@ def grouped_links(cluster: Cluster, sizes: Mapping[str, Float64]) -> GroupLinks:
     ranks, nodes = sizes["ranks"], sizes["nodes"]
     span = np.where(nodes > 1, nodes * cluster.node.devices, ranks)
     return span_group(cluster, ranks, ranks / nodes, np.ones_like(ranks), span)
-
-
-def measured_on(row: MeasuredRow) -> Cluster:
-    """The cluster that a row's `gpu` names."""
-    return load_cluster(row["gpu"])
-
-
-#: By kind of table, which rows belong together and the formula of theirs.
-_KINDS: Mapping[str, tuple[Callable[[MeasuredRow], tuple[str, ...]], Callable[..., _Formula]]] = {
-    "gemm": (_gemm_key, _gemm),
-    "attention": (_attention_key, _attention),
-    "collective": (_collective_key, _links),
-}
