@@ -1,7 +1,6 @@
 """What kernels compute and move, from a profiler's shapes, from predicted work and from a set, is written into every form of a set."""
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -123,26 +122,6 @@ def test_answers_are_written_with_what_their_kernels_compute(profiled: Path, tmp
     lumos.export(prediction, chakra=tmp_path / "predicted")
     found = lumos.chakra.export(tmp_path / "predicted", tmp_path / "again")
     assert found.work > 0.9 * found.compute
-
-
-FOREIGN = Path(__file__).resolve().parents[2] / "examples" / "foreign" / "GPT-2__fp32__host-bound"
-
-
-def written(folder: Path, **changes: int) -> tuple[int, dict[str, int], int]:
-    """Of the job after changes, written as a set: the operations, the number of kernels with bytes by name, and those bytes."""
-    lumos.export(lumos.whatif(FOREIGN, **changes), chakra=folder)
-    kernels = [n for n in stream(folder / "job.0.et")[1] if n.value("num_ops") is not None and not n.value("is_cpu_op")]
-    operations = sum(n.value("num_ops") for n in kernels if n.value("num_ops") > 1)
-    return operations, Counter(n.name for n in kernels), sum(n.value("tensor_size") for n in kernels)
-
-
-def test_a_ranks_part_of_the_layers_is_written_with_its_part_of_the_operations(tmp_path: Path) -> None:
-    """The table of 50,257 tokens cannot be cut in two, so the head stays whole: 256 · 50,257 · 512 multiplications forward and twice as
-    many backward, of two operations each, in every one of the steps that are written."""
-    base, part = written(tmp_path / "base", layers=6)[0], written(tmp_path / "part", tp=2)[0]
-    steps = len(lumos.whatif(FOREIGN, tp=2).job.loop.owners.job)
-    head = steps * 3 * 2 * 256 * 50_257 * 512
-    assert part - head == pytest.approx((base - head) / 2, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -184,21 +184,6 @@ def test_the_linked_set_has_tensors_and_times(tmp_path: Path) -> None:
     assert kernel.duration_micros > 0
 
 
-@pytest.mark.parametrize(
-    ("pair", "kernels"),
-    [
-        (("execution-traces/simple-add.et", "execution-traces/simple-add.kineto"), 4),
-        (("vgg13-h100/execution_trace", "vgg13-h100/kineto"), 325),
-        (("dlrm-8xv100/et-rank0", "dlrm-8xv100/kineto-rank0"), 261),
-    ],
-)
-def test_public_pairs_link(traces: Path, pair: tuple[str, str], kernels: int) -> None:
-    observed, trace = read(traces / f"{pair[0]}.json.gz"), lumos.read(traces / f"{pair[1]}.json.gz").traces[0]
-    found = link_traces(observed, trace, other_window="dlrm" in pair[0])
-    assert (found.kernels, found.linked) == (kernels, kernels)
-    assert names_agree(observed, trace, found.node)
-
-
 def test_linked_ranks_make_a_job_whose_collectives_meet(traces: Path, tmp_path: Path) -> None:
     folder = traces / "dlrm-8xv100"
     with pytest.raises(LumosError, match="differ by 40: another window of the process, or another run; --other-window links"):

@@ -82,20 +82,6 @@ def test_roundings_cancel_along_a_chain(tmp_path: Path) -> None:
     assert [n.data_deps for n in nodes[:3]] == [(), (1,), (2,)]  # the stream's order, for simulators without streams
 
 
-def test_a_measured_job_comes_back_with_its_steps(traces: Path, tmp_path: Path) -> None:
-    job = lumos.build(lumos.read(traces / "dlrm-8xv100"))
-    before = lumos.replay(job, lumos.simulate(job))
-    export_graph(job, tmp_path, astra_sim=True)
-    assert check(tmp_path).ok
-    again = lumos.build(lumos.read(tmp_path))
-    after = lumos.replay(again, lumos.simulate(again))
-    assert [s.name for s in after.steps] == [s.name for s in before.steps]
-    for one, other in zip(before.steps, after.steps, strict=True):
-        assert other.replayed_ns == pytest.approx(one.replayed_ns, rel=1e-3)
-    sizes = set(again.collectives.kinds) if again.collectives else set()
-    assert sizes == {"all-reduce", "all-to-all"} or sizes == {"all-reduce", "send-receive"}
-
-
 def steps_of(job: Graph) -> list[tuple[str, str, int, int]]:
     """Name, basis, time and latency of every step of the replayed job, µs."""
     times = step_times(simulate(job), members(job)).job

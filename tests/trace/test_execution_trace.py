@@ -1,8 +1,6 @@
 """Execution traces of every schema, read by their fields."""
 
-import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +74,6 @@ def test_process_groups(tmp_path: Path) -> None:
     assert [(g.name, g.ranks, g.description) for g in trace.groups] == [("0", (0, 1, 2, 3), "all"), ("7", (1, 3), "")]
 
 
-def test_gzip(tmp_path: Path) -> None:
-    path = write(tmp_path / "et.json", [flat(1, ROOT, 1)])
-    packed = tmp_path / "et.json.gz"
-    packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert len(read(packed)) == 1
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -101,23 +92,6 @@ def test_what_is_no_execution_trace_is_an_error_that_says_so(tmp_path: Path, tex
     with pytest.raises(TraceError, match=reason) as error:
         read(path)
     assert str(path) in str(error.value)
-
-
-def test_every_public_execution_trace(tmp_path: Path) -> None:
-    root = os.environ.get("LUMOS_TRACES")
-    if not root:
-        pytest.skip("LUMOS_TRACES is not set: the public traces are not here")
-    nodes = {
-        "execution-traces/gpt2.et": 27156,
-        "dlrm-8xv100/et-rank0": 1675,
-        "chakra/pytorch-et-1.0.2": 263,
-        "execution-traces/triton.et": 20,
-    }
-    for name, count in nodes.items():
-        trace = read(Path(root) / f"{name}.json.gz")
-        assert len(trace) == count
-        assert trace.diagnostics == ()
-        assert (trace.parent < range(len(trace))).all()
 
 
 @pytest.mark.parametrize("key", ["inputs", "input_shapes", "output_types"])

@@ -20,7 +20,6 @@ from lumos.chakra.checks import check as check
 from lumos.chakra.exporting import Exported as Exported
 from lumos.chakra.exporting import export_graph as export_graph
 from lumos.chakra.gather import gather
-from lumos.chakra.linked import link_traces as link_traces
 from lumos.chakra.linked_job import LinkedJob, link_job, linked_nodes, observed_in
 from lumos.chakra.lower import lower
 from lumos.chakra.recorded import amounts_of
@@ -63,21 +62,20 @@ def export(
     be written.
     """
     described, notes = None if cluster is None else load_cluster(cluster), tuple[Diagnostic, ...]()
-    amounts, origin = None, None
+    asked: dict[str, Any] = {"exact_ns": exact_ns, "astra_sim": astra_sim, "roofline": roofline}
     if isinstance(job, Graph):
         graph = job
     else:
         keep_inputs(job, output)
         recorded = as_job(job, repair=repair)
-        graph, origin = build(recorded), recorded.origin
-        amounts = amounts_of(graph, recorded)
+        graph = build(recorded)
+        asked |= {"amounts": amounts_of(graph, recorded), "origin": recorded.origin}
         if cluster is None and astra_sim:
             with suppress(LumosError):  # the traces name no device that is known
                 described = cluster_of(recorded.traces[0], "--cluster")
                 text = f"no cluster was named: the simulator's files describe {described.name}, which has the device that the traces name"
                 notes = (Diagnostic("cluster-by-device", text),)
-    asked = {"exact_ns": exact_ns, "astra_sim": astra_sim, "roofline": roofline}
-    exported = export_graph(graph, Path(output), amounts=amounts, cluster=described, origin=origin, **asked)
+    exported = export_graph(graph, Path(output), cluster=described, **asked)
     return replace(exported, diagnostics=(*exported.diagnostics, *notes))
 
 

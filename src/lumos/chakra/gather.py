@@ -181,21 +181,15 @@ def topological(deps: Sequence[Sequence[int]], keys: Sequence[tuple[int, int]]) 
 def _type(node: ChakraNode) -> NodeType:
     """The type that a simulator needs: communication only where data is transferred. Pseudo-nodes and CPU calls that issue
     collectives are compute, which takes their time."""
-    if node.type in _MEMORY:
-        return NodeType(node.type)
-    if node.type in _COMMUNICATION and not node.value("is_cpu_op") and node.attr("comm_size") is not None:
-        return NodeType(node.type)
-    return NodeType.COMP
+    transfers = node.type in _COMMUNICATION and not node.value("is_cpu_op") and node.attr("comm_size") is not None
+    return NodeType(node.type) if transfers or node.type in _MEMORY else NodeType.COMP
 
 
 def _kind(node: ChakraNode, kind: int) -> Kind:
-    communicates = node.type in _COMMUNICATION and not node.value("is_cpu_op")
-    written = None if kind in _COMMUNICATION else _KINDS.get(str(node.value("kind")))
-    if written is not None:
-        return written
-    if kind in _COMMUNICATION or communicates:
-        return Kind.COLLECTIVE
-    return Kind.MEMCPY if node.type in _MEMORY else Kind.OPERATOR if node.value("is_cpu_op") else Kind.KERNEL
+    on_cpu = bool(node.value("is_cpu_op"))
+    usual = Kind.MEMCPY if node.type in _MEMORY else Kind.OPERATOR if on_cpu else Kind.KERNEL
+    usual = Kind.COLLECTIVE if node.type in _COMMUNICATION and not on_cpu else usual
+    return usual if kind in _COMMUNICATION else _KINDS.get(str(node.value("kind")), usual)
 
 
 def _integer(node: ChakraNode, name: str) -> int:

@@ -88,19 +88,16 @@ def check_file(path: Path, rank: int, *, roofline: bool, memory: bool) -> RankFi
         for rule, message in _node(node, rank, roofline, memory):
             out.find(rule, node.id, message)
     _structure(out)
-    _unknown(out)
+    empty = {a.name for node in out.nodes for a in node.attrs if not a.kind and a.name not in _READ}
+    passed_over = {  # by simulators, and no rule is about them
+        f"attributes without a value ({', '.join(sorted(empty))})": bool(empty),
+        "a broadcast takes its own duration on each rank: the simulator neither prices it nor waits for the others": any(
+            node.type == NodeType.COLL and node.value("comm_type") == ALONE for node in out.nodes
+        ),
+        "nodes with fields that the schema lacks": any(node.unknown for node in out.nodes),
+    }
+    out.warnings += (text for text, occurs in passed_over.items() if occurs)
     return out
-
-
-def _unknown(file: RankFile) -> None:
-    """Warn of what no rule is about and Lumos does not know either: simulators pass over it."""
-    empty = {a.name for node in file.nodes for a in node.attrs if not a.kind and a.name not in _READ}
-    if empty:
-        file.warnings.append(f"attributes without a value ({', '.join(sorted(empty))})")
-    if any(node.type == NodeType.COLL and node.value("comm_type") == ALONE for node in file.nodes):
-        file.warnings.append("a broadcast takes its own duration on each rank: the simulator neither prices it nor waits for the others")
-    if any(node.unknown for node in file.nodes):
-        file.warnings.append("nodes with fields that the schema lacks")
 
 
 def _node(node: ChakraNode, rank: int, roofline: bool, memory: bool) -> Iterator[tuple[str, str]]:
@@ -122,7 +119,10 @@ def _node(node: ChakraNode, rank: int, roofline: bool, memory: bool) -> Iterator
     if node.type in _ATTRIBUTES:
         if on_cpu:
             yield "communication-on-cpu", "a communication node with is_cpu_op true"
-        yield from _collective(attrs) if node.type == NodeType.COLL else _message(attrs, node.type, rank)
+        own = attrs.get({NodeType.SEND: "comm_src", NodeType.RECV: "comm_dst"}.get(NodeType(node.type), ""))
+        if own is not None and own.value != rank:
+            yield "peer", f"{own.name} is {own.value!r}, the file's rank is {rank}"
+        yield from _collective(attrs) if node.type == NodeType.COLL else ()
     elif node.type in (NodeType.MEM_LOAD, NodeType.MEM_STORE):
         if not memory or "tensor_size" not in attrs:
             lacks = "tensor_size" if memory else "a memory expansion in the memory file"
@@ -138,12 +138,6 @@ def _collective(attrs: Mapping[str, Attribute]) -> Iterator[tuple[str, str]]:
         yield "collective-type", f"comm_type {kind} ({name}) is not simulated"
     if isinstance(group, str) and group and not (group.isascii() and group.isdigit()):
         yield "group-name", f"pg_name {group!r} is no decimal integer"
-
-
-def _message(attrs: Mapping[str, Attribute], kind: int, rank: int) -> Iterator[tuple[str, str]]:
-    own = attrs.get("comm_src" if kind == NodeType.SEND else "comm_dst")
-    if own is not None and own.value != rank:
-        yield "peer", f"{own.name} is {own.value!r}, the file's rank is {rank}"
 
 
 def _structure(file: RankFile) -> None:

@@ -160,7 +160,7 @@ def _table(path: Path, file: _File) -> ExecutionTrace:
     _check_tree(path, nodes, parent)
     names: dict[str, int] = {}
     findings = list(_findings(path, file, nodes, parent))
-    io = [_checked(path, node) for node in nodes]
+    io = [_io(path, node) for node in nodes]
     return ExecutionTrace(
         path=str(path),
         schema=file.schema,
@@ -200,26 +200,19 @@ def _text(raw: msgspec.Raw) -> str:
     return bytes(raw).decode()
 
 
-def _checked(path: Path, node: _Node) -> tuple[_IO, _IO]:
+def _io(path: Path, node: _Node) -> tuple[_IO, _IO]:
     """The inputs and the outputs of a node. Raises TraceError where values, shapes or types are no list."""
-    both = _io(path, node)
+    both = _IO(node.inputs, node.input_shapes, node.input_types), _IO(node.outputs, node.output_shapes, node.output_types)
+    if bytes(node.inputs).startswith(b"{"):
+        try:
+            both = msgspec.json.decode(node.inputs, type=_IO), msgspec.json.decode(node.outputs, type=_IO)
+        except msgspec.MsgspecError as error:
+            raise TraceError(f"{path}: node {node.id}: inputs or outputs are unreadable ({error}); record the trace again") from None
     for text in (text for one in both for text in one.texts):
         if not text.startswith("["):
             what = "inputs, outputs, their shapes and types must be lists"
             raise TraceError(f"{path}: node {node.id}: {what}, not {text[:40]}; record the trace again")
     return both
-
-
-def _io(path: Path, node: _Node) -> tuple[_IO, _IO]:
-    if not bytes(node.inputs).startswith(b"{"):
-        return _IO(node.inputs, node.input_shapes, node.input_types), _IO(node.outputs, node.output_shapes, node.output_types)
-    out = []
-    for raw in (node.inputs, node.outputs):
-        try:
-            out.append(msgspec.json.decode(raw, type=_IO))
-        except msgspec.MsgspecError as error:
-            raise TraceError(f"{path}: node {node.id}: inputs or outputs are unreadable ({error}); record the trace again") from None
-    return out[0], out[1]
 
 
 def _check_tree(path: Path, nodes: Sequence[_Node], parent: Sequence[int]) -> None:

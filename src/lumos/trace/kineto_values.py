@@ -59,66 +59,54 @@ RESERVED = frozenset({"format", "operations", "chakra", "chakraVersion", "chakra
 Report: TypeAlias = "Callable[[str, str], None]"
 
 
+#: The lists of objects in a header, and the objects, each with the types of its fields.
+_LISTS = {"deviceProperties": DEVICE_FIELDS, "lumos_host": HOST_FIELDS}
+_OBJECTS: dict[str, dict[str, Any]] = {"lumos_collect": COLLECT_FIELDS, "distributedInfo": {}}
+
+
 def checked_header(header: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """The top-level values of a file, without those that are of another type or range than Lumos reads them as."""
-    out = {}
+    out: dict[str, Any] = {}
     for key, value in header.items():
         if key in RESERVED:
             report(key, "is set by Lumos' own readers and by no profiler")
-        elif key not in _HEADER:
+        elif key in _LISTS:
+            out |= _objects(key, value, _LISTS[key], key, report)
+        elif key not in _OBJECTS:
             out[key] = value
-        elif (kept := _HEADER[key](value, key, report)) is not None:
+        elif (kept := _object(value, _OBJECTS[key], key, report)) is not None:
+            if "pg_config" in kept and key == "distributedInfo":  # which lists the process groups; the reader checks the rank itself
+                kept |= _objects("pg_config", kept.pop("pg_config"), GROUP_FIELDS, "distributedInfo.pg_config", report)
             out[key] = kept
     return out
 
 
-def _objects(types: Mapping[str, Any]) -> Callable[[Any, str, Report], list[dict[str, Any]] | None]:
-    """A check of a list of objects with fields of those types."""
-
-    def check(value: Any, place: str, report: Report) -> list[dict[str, Any]] | None:
-        if not isinstance(value, list):
-            report(place, f"must be a list of objects, not {_what(value)}")
-            return None
-        found = (_fields(types)(each, f"{place}[{i}]", report) for i, each in enumerate(value))
-        return [each for each in found if each is not None]
-
-    return check
+def _objects(key: str, value: Any, types: Mapping[str, Any], place: str, report: Report) -> dict[str, list[dict[str, Any]]]:
+    """The objects of a list with fields of those types, by its key; nothing where it is no list."""
+    if not isinstance(value, list):
+        report(place, f"must be a list of objects, not {_what(value)}")
+        return {}
+    found = (_object(each, types, f"{place}[{i}]", report) for i, each in enumerate(value))
+    return {key: [each for each in found if each is not None]}
 
 
-def _fields(types: Mapping[str, Any]) -> Callable[[Any, str, Report], dict[str, Any] | None]:
-    """A check of one object with fields of those types; other fields are kept as they are."""
-
-    def check(value: Any, place: str, report: Report) -> dict[str, Any] | None:
-        if not isinstance(value, dict):
-            report(place, f"must be an object, not {_what(value)}")
-            return None
-        out = {}
-        for key, item in value.items():
-            try:
-                out[key] = msgspec.convert(item, types[key]) if key in types else item
-            except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second: text with a lone surrogate
-                report(f"{place}.{key}", f"is {_what(item)}: {error}")
-        return out
-
-    return check
-
-
-def _distributed(value: Any, place: str, report: Report) -> dict[str, Any] | None:
-    """`distributedInfo`: an object whose `pg_config` lists the process groups. The reader checks the rank itself."""
-    info = _fields({})(value, place, report)
-    if info is not None and "pg_config" in info:
-        groups = _objects(GROUP_FIELDS)(info["pg_config"], f"{place}.pg_config", report)
-        info = {key: item for key, item in info.items() if key != "pg_config"} | ({"pg_config": groups} if groups is not None else {})
-    return info
+def _object(value: Any, types: Mapping[str, Any], place: str, report: Report) -> dict[str, Any] | None:
+    """An object with fields of those types; other fields are kept as they are. None where it is none."""
+    if not isinstance(value, dict):
+        report(place, f"must be an object, not {_what(value)}")
+        return None
+    out = {}
+    for key, item in value.items():
+        try:
+            out[key] = msgspec.convert(item, types[key]) if key in types else item
+        except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second: text with a lone surrogate
+            report(f"{place}.{key}", f"is {_what(item)}: {error}")
+    return out
 
 
 def _what(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:40]}…"
-
-
-_HEADER = {"deviceProperties": _objects(DEVICE_FIELDS), "distributedInfo": _distributed}
-_HEADER |= {"lumos_collect": _fields(COLLECT_FIELDS), "lumos_host": _objects(HOST_FIELDS)}
 
 
 # ---------------------------------------------------------------- arguments
@@ -128,22 +116,20 @@ def checked_arguments(args: Mapping[str, Column], strings: Sequence[str], report
     """The columns without the values that are of another type or range; report(key, values, why) is called for each such column."""
     out = {}
     for key, column in args.items():
-        kept = column
+        good = np.ones(len(column.rows), bool)
         if key in _TEXTS and column.kind == "string":
             check, why = _TEXTS[key]
-            kept = _where(column, _texts_that(check, column, strings))
+            good = _texts_that(check, column, strings)
         elif key in _RANGES and column.kind == "int":
             least, most, why = _RANGES[key]
-            kept = _where(column, (column.values >= least) & (column.values < most))
-        if len(kept.rows) < len(column.rows):
-            report(key, len(column.rows) - len(kept.rows), why)
-        if len(kept.rows):
-            out[key] = kept
+            good = (column.values >= least) & (column.values < most)
+        if good.all():
+            out[key] = column
+            continue
+        report(key, int((~good).sum()), why)
+        if good.any():
+            out[key] = Column(column.rows[good], column.values[good], column.kind)
     return out
-
-
-def _where(column: Column, mask: NDArray[np.bool_]) -> Column:
-    return column if mask.all() else Column(column.rows[mask], column.values[mask], column.kind)
 
 
 def _texts_that(check: Callable[[str], bool], column: Column, strings: Sequence[str]) -> NDArray[np.bool_]:

@@ -241,35 +241,28 @@ def _read_one(repair: bool, file: _File, progress: Callable[[int], None] | None 
 
 def _in_threads(files: list[_File], repair: bool, progress: Progress | None) -> Iterator[_Contents]:
     """The contents of all files, in their order. Files are read in parallel, because the scanner releases the GIL."""
-    shared = _Shared(progress, sum(file.size for file in files))
+    report = _shared(progress, sum(file.size for file in files))
     with ThreadPoolExecutor(min(len(files), os.cpu_count() or 1) or 1) as threads:
-        yield from threads.map(lambda file: _read_one(repair, file, shared.of(file.path) if progress else None), files)
+        yield from threads.map(lambda file: _read_one(repair, file, partial(report, file.path) if progress else None), files)
 
 
 def _on_cluster(files: list[_File], repair: bool, progress: Progress | None, address: str | None) -> Iterator[_Contents]:
     """The contents of all files, in their order, read by the workers of a Ray cluster. What a lost worker was reading is read again."""
-    shared = _Shared(progress, sum(file.size for file in files))
+    report = _shared(progress, sum(file.size for file in files))
     absolute = [replace(file, path=file.path.absolute()) for file in files]
     with connected(address) as workers:
         for file, contents in zip(files, workers.map(_read_one, workers.put(repair), absolute), strict=True):
-            shared.of(file.path)(file.size)
+            report(file.path, file.size)
             yield contents if isinstance(contents, NotATraceError) else tuple(replace(trace, path=str(file.path)) for trace in contents)
 
 
-class _Shared:
-    """The progress of several files that are read at once, reported as bytes of all of them."""
+def _shared(progress: Progress | None, total: int) -> Callable[[Path, int], None]:
+    """A function that reports the bytes read of one of several files that are read at once, as bytes of all of them."""
+    read_of: dict[Path, int] = {}
 
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self._progress = progress
-        self._total = total
-        self._done: dict[Path, int] = {}
+    def report(path: Path, done: int) -> None:
+        read_of[path] = done
+        if progress is not None:
+            progress(sum(list(read_of.values())), total)
 
-    def of(self, path: Path) -> Callable[[int], None]:
-        """A function that reports the bytes read of one file."""
-
-        def report(done: int) -> None:
-            self._done[path] = done
-            if self._progress is not None:
-                self._progress(sum(list(self._done.values())), self._total)
-
-        return report
+    return report
