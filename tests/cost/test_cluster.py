@@ -31,6 +31,7 @@ def test_every_number_of_a_shipped_cluster_has_a_source(name: str) -> None:
         ("Tesla V100-SXM2-32GB", "v100"),
         ("AMD Instinct MI300X", "mi300x"),
         ("GB200 NVL72", "gb200"),
+        ("GB300 NVL72", "gb300"),
         ("H200 (p5en.48xlarge)", "h200"),
         ("B200-SXM", "b200"),
     ],

@@ -7,15 +7,15 @@ broken: in some of the worst cases it reports "finished" although work is left u
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.chakra.gather import topological
 from lumos.errors import TraceError
 from lumos.trace.chakra.et import KNOWN_VERSIONS, stream
 from lumos.trace.chakra.schema import Attribute, ChakraNode, CollectiveType, NodeType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 #: Numbers that ASTRA-sim converts into one another, booleans among them.
@@ -143,27 +143,16 @@ def _collective(attrs: Mapping[str, Attribute]) -> Iterator[tuple[str, str]]:
 def _structure(file: RankFile) -> None:
     """Ids, dependencies and cycles."""
     row_of = {node.id: row for row, node in enumerate(file.nodes)}
-    deps = []
+    deps = {}
     for row, node in enumerate(file.nodes):
         if row_of[node.id] != row:
             file.find("duplicate-id", file.nodes[row_of[node.id]].id, "another node of the file has this id")
         wanted = {*node.data_deps, *node.ctrl_deps} if row_of[node.id] == row else set[int]()
         for dep in sorted(wanted - row_of.keys()):
             file.find("absent-dependency", node.id, f"depends on node {dep}, which the file lacks")
-        deps.append(sorted(row_of[dep] for dep in wanted & row_of.keys()))
-    done = {*topological(deps, [(0, row) for row in range(len(deps))])}
-    if len(done) < len(deps):
-        cycle = [file.nodes[row].id for row in _cycle(deps, done)]
-        file.find("cycle", cycle[0], f"nodes {' -> '.join(map(str, [*cycle, cycle[0]]))} wait for one another")
-
-
-def _cycle(deps: Sequence[Sequence[int]], done: set[int]) -> list[int]:
-    """One cycle among the rows that are not done; each row is followed by one that waits for it."""
-    at = next(row for row in range(len(deps)) if row not in done)
-    seen: dict[int, int] = {}
-    path: list[int] = []
-    while at not in seen:
-        seen[at] = len(path)
-        path.append(at)
-        at = next(dep for dep in deps[at] if dep not in done)
-    return path[seen[at] :][::-1]
+        deps[row] = sorted(row_of[dep] for dep in wanted & row_of.keys())
+    try:
+        TopologicalSorter(deps).prepare()
+    except CycleError as error:
+        cycle = [file.nodes[row].id for row in error.args[1]]
+        file.find("cycle", cycle[0], f"nodes {' -> '.join(map(str, cycle))} wait for one another")

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from lumos.cost.attention_model import KERNELS, attention
-from lumos.cost.cluster import Accelerator, Cluster, cluster_names, dtype_of, load_cluster
+from lumos.cost.cluster import Accelerator, Cluster, cluster_names, load_cluster
 from lumos.cost.coefficients import Book, Coefficients, find
 from lumos.cost.collective_model import collective
 from lumos.cost.fitting.fit import INTERVAL_SHARE
@@ -147,8 +147,7 @@ def _modelled(o: OperatorTime, accelerator: Accelerator) -> tuple[str, str, Esti
         dtype = _dtype(o.dtypes[pair.first] if pair is not None else "", accelerator)
         m, n, k, batch = sizes
         return None if dtype is None else ("gemm", dtype, gemm(m, n, k, accelerator, dtype, batch=batch, cast=False))
-    attended = attention_of(o.name, o.shapes)
-    if attended is not None:
+    if (attended := attention_of(o.name, o.shapes)) is not None:
         return _attention(o, attended, accelerator)
     moves = traffic(o)
     return None if moves is None else ("memory_bound", moves[0], moved(moves[1], accelerator, moves[0]))
@@ -165,11 +164,8 @@ def _attention(o: OperatorTime, a: AttentionSizes, accelerator: Accelerator) -> 
 
 
 def _dtype(name: str, accelerator: Accelerator) -> str | None:
-    try:
-        dtype = dtype_of(name)
-    except LumosError:
-        return None
-    return dtype if dtype in accelerator.peak_flops else None
+    dtype = DType.parse(name)
+    return dtype.arithmetic if dtype is not None and dtype.arithmetic in accelerator.peak_flops else None
 
 
 class Modelled(NamedTuple):
