@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lumos.proxy.arguments import TensorSpec, UnreadableArgumentsError, plain_value, read_arguments
+from lumos.proxy.arguments import TensorSpec, plain_value, read_arguments
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,11 @@ def test_tensors_keep_their_strides_and_are_contiguous_where_none_are_given() ->
 def test_lists_of_tensors_are_read_and_unrecorded_ones_refused() -> None:
     one = read_arguments('["TensorList"]', "[[[2],[3]]]", None, '[""]')
     assert [spec.shape for spec in one[0]] == [(2,), (3,)]
-    with pytest.raises(UnreadableArgumentsError, match="not recorded"):
-        read_arguments('["TensorList"]', "[[]]", None, '[""]')
+    assert read_arguments('["TensorList"]', "[[]]", None, '[""]') is None
 
 
 @pytest.mark.parametrize(
     "texts", [("[", "[]"), ("{}", "[]"), ('["float"]', "[]"), ('["float"]', '[["x"]]'), ('["float"]', "[[-1]]"), ("[3]", "[[]]")]
 )
 def test_contradictory_texts_are_refused(texts: tuple[str, str]) -> None:
-    with pytest.raises(UnreadableArgumentsError):
-        read_arguments(*texts, None, None)
+    assert read_arguments(*texts, None, None) is None

@@ -34,40 +34,36 @@ class TensorSpec:
     strides: tuple[int, ...]
 
 
-class UnreadableArgumentsError(ValueError):
-    """The printed arguments do not determine what the operator was called with."""
-
-
-def read_arguments(types: str, dims: str, strides: str | None, concrete: str | None) -> list[Any]:
+def read_arguments(types: str, dims: str, strides: str | None, concrete: str | None) -> list[Any] | None:
     """The arguments of one operator from the texts of its row: each a `TensorSpec`, a list of these, or a plain value.
 
-    None is an argument that is absent or whose value was not printed; the texts do not distinguish the two. Raises
-    UnreadableArgumentsError where the texts contradict each other or do not describe a tensor.
+    None is an argument that is absent or whose value was not printed; the texts do not distinguish the two. None for all where the texts
+    contradict each other or do not describe a tensor.
     """
-    kinds, shapes = _list(types), _list(dims)
-    steps = _list(strides) if strides else [None] * len(kinds)
-    values = _list(concrete) if concrete else [""] * len(kinds)
-    if not len(kinds) == len(shapes) == len(steps) == len(values):
-        raise UnreadableArgumentsError("types, shapes and values are of different number")
-    return [_argument(*one) for one in zip(kinds, shapes, steps, values, strict=True)]
+    try:
+        kinds, shapes = json.loads(types), json.loads(dims)
+        steps = json.loads(strides) if strides else [None] * len(kinds)
+        values = json.loads(concrete) if concrete else [""] * len(kinds)
+        columns = (kinds, shapes, steps, values)
+        if not all(isinstance(column, list) for column in columns) or not all(isinstance(kind, str) for kind in kinds):
+            return None
+        return [_argument(*one) for one in zip(*columns, strict=True)]
+    except (ValueError, TypeError):  # no JSON, a number in place of a list, other numbers of them, or shapes that are none
+        return None
 
 
-def _argument(kind: Any, shape: Any, steps: Any, value: Any) -> Any:
-    if not isinstance(kind, str):
-        raise UnreadableArgumentsError(f"an argument's type is {kind!r}")
+def _argument(kind: str, shape: Any, steps: Any, value: Any) -> Any:
     if kind == "TensorList":
         return _tensor_list(shape, steps)
     if kind in ("Scalar", "ScalarList", ""):
         return plain_value(value)
     dtype = torch_name(kind)
-    if dtype is None:
-        return None
-    return _tensor(dtype, shape, steps)
+    return None if dtype is None else _tensor(dtype, shape, steps)
 
 
 def _tensor(dtype: str, shape: Any, steps: Any) -> TensorSpec:
     if not is_sizes(shape):
-        raise UnreadableArgumentsError("a tensor's shape is not a list of sizes")
+        raise ValueError("a tensor's shape is not a list of sizes")
     sizes = tuple(shape)
     known = is_sizes(steps) and len(steps) == len(shape)
     return TensorSpec(dtype, sizes, tuple(steps) if known else contiguous(sizes))
@@ -75,8 +71,8 @@ def _tensor(dtype: str, shape: Any, steps: Any) -> TensorSpec:
 
 def _tensor_list(shape: Any, steps: Any) -> list[TensorSpec]:
     """The profiler prints a list's shapes and strides but not its types. float32 is taken, because most such lists have it."""
-    if not isinstance(shape, list) or not shape or not all(is_sizes(one) for one in shape):
-        raise UnreadableArgumentsError("the tensors of a list were not recorded")
+    if not isinstance(shape, list) or not shape:
+        raise ValueError("the tensors of a list were not recorded")
     strides = steps if isinstance(steps, list) and len(steps) == len(shape) else [None] * len(shape)
     return [_tensor("float32", one, step) for one, step in zip(shape, strides, strict=True)]
 
@@ -108,16 +104,6 @@ def plain_value(text: Any) -> Any:
     return text
 
 
-def _list(text: str) -> list[Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise UnreadableArgumentsError("not JSON") from error
-    if not isinstance(value, list):
-        raise UnreadableArgumentsError("no list")
-    return value
-
-
 def map_tensors(arguments: list[Any], each: Callable[[int, TensorSpec], Any]) -> list[Any]:
     """The arguments with every tensor replaced by each(position, tensor), also inside lists."""
 
@@ -134,12 +120,7 @@ def map_tensors(arguments: list[Any], each: Callable[[int, TensorSpec], Any]) ->
 def recorded_arguments(trace: Trace, key: Sequence[int]) -> list[Any] | None:
     """The arguments of an operator, None where they are unknown. key: types, shapes, strides and plain values, as indices of strings."""
     types, dims, strides, concrete = (trace.strings[i] if i >= 0 else None for i in key)
-    if types is None or dims is None:
-        return None
-    try:
-        return read_arguments(types, dims, strides, concrete)
-    except UnreadableArgumentsError:
-        return None
+    return None if types is None or dims is None else read_arguments(types, dims, strides, concrete)
 
 
 def torch_name(printed: str) -> str | None:

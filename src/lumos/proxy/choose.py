@@ -12,7 +12,7 @@ from lumos.errors import UsageError
 from lumos.proxy.program import Program, RankProgram, RecordedOperator, is_operator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 #: Namespaces of PyTorch's own operators, whose names are public and say nothing about a job.
 PUBLIC = ("aten", "c10d", "_c10d_functional")
@@ -32,23 +32,22 @@ def only_blocks(program: Program, globs: Sequence[str]) -> Program:
 def keep(rank: RankProgram, wanted: Callable[[RecordedOperator], bool]) -> RankProgram:
     """The outermost wanted operators, with all that they called. The result is not a whole step, so it has no recorded time."""
     number = {id(operator): i for i, operator in enumerate(rank.walk())}
-    chosen: list[RecordedOperator] = []
-
-    def visit(operator: RecordedOperator) -> None:
-        if wanted(operator):
-            chosen.append(operator)
-            return
-        for child in operator.children:
-            visit(child)
-
-    for root in rank.operators:
-        visit(root)
-    new_number = {number[id(operator)]: i for i, operator in enumerate(o for root in chosen for o in root.walk())}
-    for operator in (o for root in chosen for o in root.walk()):
+    chosen = list(_outermost(rank.operators, wanted))
+    kept = [operator for root in chosen for operator in root.walk()]
+    new_number = {number[id(operator)]: i for i, operator in enumerate(kept)}
+    for operator in kept:
         operator.after = [new_number[n] for n in operator.after if n in new_number]
         operator.backward = new_number.get(operator.backward, -1)
         operator.start_ns = -1
     return replace(rank, operators=chosen, recorded_ns=-1, before_ns=0)
+
+
+def _outermost(operators: Sequence[RecordedOperator], wanted: Callable[[RecordedOperator], bool]) -> Iterator[RecordedOperator]:
+    for operator in operators:
+        if wanted(operator):
+            yield operator
+        else:
+            yield from _outermost(operator.children, wanted)
 
 
 def obfuscated(program: Program) -> Program:

@@ -89,19 +89,9 @@ def _program(
         job = read(*paths, repair=repair)
         traces = executed_by_rank(job, paths, execution_traces)
         program, notes = from_job(job, step, traces, blocks)
-    return program, (*notes, *_give_sources(program, traces, kernel_sources))
-
-
-def _give_sources(program: Program, traces: Mapping[int, ExecutionTrace], take: bool) -> list[Diagnostic]:
-    """Give a program the sources of its compiled kernels where `take`, and say of which there is none. Changes the program in place."""
-    kept: dict[str, bytes] = {}
-    notes: list[Diagnostic] = []
-    for rank in program.ranks:
-        if rank.rank in traces:
-            sources, said = take_sources(rank, traces[rank.rank].path, take)
-            kept, notes = kept | sources, [*notes, *said]
-    program.sources = kept
-    return notes
+    taken = [take_sources(rank, traces[rank.rank].path, kernel_sources) for rank in program.ranks if rank.rank in traces]
+    program.sources = {file: source for sources, _ in taken for file, source in sources.items()}
+    return program, (*notes, *(note for _, said in taken for note in said))
 
 
 def executed_by_rank(job: Job, paths: Sequence[str], named: Sequence[str]) -> dict[int, ExecutionTrace]:
@@ -165,18 +155,13 @@ def from_job(
     for program in ranks:
         if program.rank in execution_traces:
             executed = execution_traces[program.rank]
-            notes += [*executed.diagnostics, *_exact_arguments(program, executed, numbers)]
+            notes += executed.diagnostics
+            paired = lend_arguments(program, executed, numbers)
+            if paired < 0.99:
+                found = f"rank {program.rank}: {paired:.1%} of its operators are in {executed.path}"
+                notes.append(Diagnostic("execution-trace-differs", f"{found}; the others keep what the profiler printed"))
     notes += [note for program in ranks for note in _findings(program)]
     return Program(ranks, groups, world, "execution trace" if execution_traces else "profiler"), tuple(notes)
-
-
-def _exact_arguments(program: RankProgram, trace: ExecutionTrace, groups: Mapping[str, int]) -> list[Diagnostic]:
-    """Take arguments from the execution trace; a diagnostic where it lacks operators of the program."""
-    paired = lend_arguments(program, trace, groups)
-    if paired >= 0.99:
-        return []
-    message = f"rank {program.rank}: {paired:.1%} of its operators are in {trace.path}; the others keep what the profiler printed"
-    return [Diagnostic("execution-trace-differs", message)]
 
 
 def _findings(program: RankProgram) -> list[Diagnostic]:
@@ -186,25 +171,17 @@ def _findings(program: RankProgram) -> list[Diagnostic]:
     unknown = sum(o.inputs is None for o in leaves)
     diagnostics = []
     if unknown:
-        diagnostics.append(
-            Diagnostic(
-                "arguments-missing",
-                f"rank {program.rank}: the arguments of {unknown} of {len(leaves)} operators were not recorded; "
-                "record with shapes (lumos.collect does), or give --execution-trace",
-            )
-        )
+        text = f"the arguments of {unknown} of {len(leaves)} operators were not recorded"
+        remedy = "record with shapes (lumos.collect does), or give --execution-trace"
+        diagnostics.append(Diagnostic("arguments-missing", f"rank {program.rank}: {text}; {remedy}"))
     busy = sum(o.duration_ns for o in program.operators)
     end, covered = 0, 0
     for root in sorted(program.operators, key=lambda o: o.start_ns):
         covered += max(0, root.start_ns + root.duration_ns - max(end, root.start_ns))
         end = max(end, root.start_ns + root.duration_ns)
     if busy > 1.02 * covered:
-        diagnostics.append(
-            Diagnostic(
-                "threads-in-turn",
-                f"rank {program.rank}: {1 - covered / busy:.1%} of the operators' time ran beside other threads; here all run in turn",
-            )
-        )
+        text = f"{1 - covered / busy:.1%} of the operators' time ran beside other threads; here all run in turn"
+        diagnostics.append(Diagnostic("threads-in-turn", f"rank {program.rank}: {text}"))
     return diagnostics
 
 
@@ -246,7 +223,7 @@ def _spans(trace: Trace) -> dict[str, Step]:
     return {step.name: replace(step, end=int(end)) for step, end in zip(marked, span_ends(marked), strict=True)}
 
 
-def write_program(program: Program, folder: str | os.PathLike[str]) -> Path:
+def write_program(program: Program, folder: str | os.PathLike[str]) -> None:
     """Write the benchmark into a folder, which is created if needed; files of an earlier benchmark in it are replaced."""
     with new_folder(folder) as draft:
         for file in ("benchmark.py", "kernels.py")[: 2 if program.sources else 1]:
@@ -255,7 +232,6 @@ def write_program(program: Program, folder: str | os.PathLike[str]) -> Path:
         (draft / "README.md").write_text(_readme(program))
         for file, source in program.sources.items():
             (draft / SOURCE_NAME.format(file)).write_bytes(source)
-    return Path(folder)
 
 
 def _readme(program: Program) -> str:

@@ -58,7 +58,10 @@ def read(path: Path, *, progress: Callable[[int], None] | None = None) -> tuple[
     table = _table(path)
     if progress is not None:
         progress(path.stat().st_size)
-    operation = _operations(path, table["optype"])
+    operation: list[Any] = table["optype"].to_pylist()
+    unknown = next((i for i, name in enumerate(operation) if name not in KNOWN), None)
+    if unknown is not None:  # whose lane and dependencies would follow from its name
+        raise TraceError(f"{path}: row {unknown}: unknown operation {operation[unknown]!r} (optype); known are {', '.join(KNOWN)}")
     columns = {name: _numbers(path, key, table[key]) for key, name in _COLUMNS.items() if key != "optype"}
     rank, stage, dp = columns["rank"], columns["stage"], columns["dp rank"]
     if not len(rank):
@@ -126,15 +129,6 @@ def _table(path: Path) -> dict[str, Any]:
     return {key: table[key] for key in _COLUMNS}
 
 
-def _operations(path: Path, column: Any) -> list[str]:
-    """Names of the operations. Raises TraceError for an unknown one, because its lane and its dependencies depend on the name."""
-    names: list[Any] = column.to_pylist()
-    unknown = next((i for i, name in enumerate(names) if name not in KNOWN), None)
-    if unknown is not None:
-        raise TraceError(f"{path}: row {unknown}: unknown operation {names[unknown]!r} (optype); known are {', '.join(KNOWN)}")
-    return names
-
-
 def _numbers(path: Path, key: str, column: Any) -> Int64:
     """A column of whole numbers, or of seconds as ns."""
     values: NDArray[Any] = column.to_numpy()
@@ -170,9 +164,5 @@ def _findings(path: Path, plan: RecordedPlan, places: dict[int, tuple[int, int]]
     if not absent:
         return ()
     shown = ", ".join(f"stage {s} dp rank {d}" for s, d in absent[:6]) + (" …" if len(absent) > 6 else "")
-    return (
-        Diagnostic(
-            "rank-missing",
-            f"{path}: no rows of {shown}: {len(absent)} of {plan.stages * plan.dp} ranks; what waits for them keeps its measured duration",
-        ),
-    )
+    of_all = f"{len(absent)} of {plan.stages * plan.dp} ranks; what waits for them keeps its measured duration"
+    return (Diagnostic("rank-missing", f"{path}: no rows of {shown}: {of_all}"),)
