@@ -37,6 +37,7 @@ def test_a_step_is_run_for_real_and_compared(kineto: Write) -> None:
     assert result["recorded_step_ns"] == 2_000_000
     assert result["replayed_step_ns"] >= 1_850_000  # the time between the operators is spun
     assert result["error"] == (result["replayed_step_ns"] - 2_000_000) / 2_000_000
+    assert 0 < result["utilization"] < 0.3  # the share of the step in its two small products
     assert result["by_class"][0]["count"] == len([busy for busy in result["processor_ns"] if busy > 0]) == 2
 
 
@@ -230,11 +231,6 @@ def test_the_peak_is_what_the_tensors_of_the_step_take_at_once(kineto: Write) ->
     """Three matrices of 16 MiB at least, whichever share memory; the process and its libraries do not count."""
     result = run_benchmark(make(kineto(mm(0, 10, 2048))), options=FAST)
     assert 32 * 2**20 <= result["peak_memory_bytes"] < 200 * 2**20
-
-
-def test_utilization_is_the_share_of_the_step_in_operators(kineto: Write) -> None:
-    result = run_benchmark(make(kineto(mm(0, 10), mm(50_000, 10))), options=FAST)
-    assert 0 < result["utilization"] < 0.2  # 50 ms between two small products
 
 
 def test_synchronising_the_device_is_no_operator(kineto: Write) -> None:
