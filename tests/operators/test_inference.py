@@ -116,9 +116,8 @@ def test_a_part_of_a_weight_is_none_of_an_activation_of_its_shape():
     assert [found[number, 0] for number in (4, 7)] == [(8, 8), (8, 8)]
 
 
-@pytest.mark.parametrize("kept", [False, True], ids=["runs", "result kept"])
-def test_as_many_tokens_as_a_shared_weight_has_rows_stay_tokens(kept):
-    """Eight tokens of width 8, and a weight [8, 8] of which this rank has half. Where its result was kept, the product does not run."""
+def test_as_many_tokens_as_a_shared_weight_has_rows_stay_tokens():
+    """Eight tokens of width 8, and a weight [8, 8] of which this rank has half."""
     script = Script()
     script.call("aten::embedding", (40, 8), (2, 4), node=True)
     script.parents.append(script.call("aten::linear", (2, 4, 8), (8, 8)))
@@ -127,19 +126,13 @@ def test_as_many_tokens_as_a_shared_weight_has_rows_stay_tokens(kept):
     script.parents.pop()
     script.view((2, 4, 8), (8, 8))
     script.parents.append(script.call("aten::mm", (8, 8), (8, 8), node=True))
-    if kept:
-        script.parents.append(script.call("aten::detach", (8, 8)))
-        script.call("aten::detach", (8, 4))
-        script.parents.pop()
-    else:
-        product = script.call("aten::mm", (8, 8), (8, 4))
+    product = script.call("aten::mm", (8, 8), (8, 4))
     script.parents.pop()
     script.parents.append(script.view((8, 8), (2, 4, 8)))
     rows = script.call("aten::view", (8, 4), (), values=("", [2, 4, 4]))
     found = resized(script.calls, [(BATCH, 6)])
     assert found[rows, 0] == (24, 4)
-    if not kept:
-        assert (found[product, 0], found[product, 1]) == ((24, 8), (8, 4))
+    assert (found[product, 0], found[product, 1]) == ((24, 8), (8, 4))
 
 
 def test_a_weight_in_a_pass_that_runs_again_is_none_of_as_many_tokens():
@@ -190,31 +183,6 @@ def test_what_is_received_is_new_and_none_of_what_waits_to_be_used():
     axes = infer(script.calls)
     first, second = (set(map(axes.symbols.key, of)) for (n, _), (of,) in axes.of.items() if script.calls[n].name == "c10d::recv_")
     assert not first & second
-
-
-@pytest.mark.parametrize(("gathered", "width"), [(1, 24), (2, 8)])
-def test_a_weight_that_is_used_twice_is_one_where_one_gradient_is_gathered(gathered, width):
-    """A head behind a layer of its own, which nothing joins to the stream: by the table of tokens that it has, or has not, in common."""
-    script = Script()
-    script.call("aten::embedding", (40, 8), (2, 16), node=True)
-    script.linear((2, 16, 8), 8)
-    head = script.linear((2, 16, 8), 40)
-    for sequence, name in ((script.calls[head - 1].sequence, "TBackward0"), (1, "EmbeddingBackward0")):
-        script.call(f"{BACKWARD_NODE}: {name}", sequence=sequence, forward=False)
-    for _ in range(gathered):
-        script.call(GATHERS, (40, 8), forward=False)
-    assert resized(script.calls, [(WIDTH, 24)])[head, 1] == (32, width)
-
-
-def test_gradients_that_are_gathered_are_joined_to_nothing_else():
-    """As many tokens as the model is wide, so that an activation has the shape of the gradient."""
-    script = Script()
-    script.call("aten::embedding", (40, 8), (2, 4), node=True)
-    layer = script.linear((2, 4, 8), 12)
-    script.call("aten::t", (8, 12), node=True)
-    script.parents.append(script.call(GATHERS, (24, 8), forward=False))
-    script.call("aten::add_", (12, 8), (12, 8), forward=False)
-    assert resized(script.calls, [(BATCH, 6)])[layer - 1, 0] == (12, 8)
 
 
 @pytest.mark.parametrize(("rows", "after"), [(24, 48), (64, 128)])
@@ -335,30 +303,3 @@ def test_what_a_backward_pass_runs_again_is_no_gradient():
     script.parents.pop()
     found = infer(script.calls)
     assert not found.symbols.same(found.of[again, 0][0][0], found.of[product, 2][0][1])
-
-
-def test_what_a_backward_pass_runs_again_takes_what_the_forward_pass_took():
-    """The last layer, run again, adds its attention to the stream that the layer before made, and not to what attention gave, which is as
-    wide."""
-    calls, layers = language_model(EQUAL)
-    script, second = Script([*calls], sequence=max(call.sequence for call in calls)), layers[-1]
-    script.parents.append(script.call(f"{BACKWARD_NODE}: AddBackward0", forward=False, sequence=calls[second["down"]].sequence))
-    again = script.layer(EQUAL)
-    script.parents.pop()
-    found = infer(script.calls)
-    for name in again:
-        axes = [[found.symbols.key(axis) for axis in found.of[numbers[name], 1][0]] for numbers in (second, again)]
-        assert axes[0] == axes[1]
-    attended, stream = found.of[again["out"], 1][0][1], found.of[again["added"], 0][0][2]
-    assert not found.symbols.same(attended, stream)
-
-
-def test_what_hooks_detach_of_an_input_is_no_result():
-    """A product that was kept when its layer runs again: inside it only its input is detached, which is as wide as the result."""
-    script = Script()
-    script.parents.append(script.call("aten::mm", (8, 6), (6, 6), node=True))
-    script.call("aten::detach", (8, 6))
-    product = script.parents.pop()
-    passed = script.call("aten::gelu", (8, 6))
-    found = infer(script.calls)
-    assert not found.symbols.same(found.of[passed, 0][0][1], found.of[product, 0][0][1])

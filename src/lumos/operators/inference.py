@@ -22,7 +22,7 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.operators.calls import BACKWARD_NODE, GATHERS
-from lumos.operators.order import first_uses, nodes_around, nodes_of, repeated_calls, same_places, whole_of_parts
+from lumos.operators.order import nodes_around, nodes_of, same_places, whole_of_parts
 from lumos.operators.symbols import Axis, Symbols
 from lumos.operators.table import OperatorKind, axis_rule, elementwise_names, forced, kind_of, own_name, views, weights_of
 from lumos.operators.views import HOW, CallArguments, Sized, seen_as
@@ -141,10 +141,8 @@ class _Inference:
                 self._inside[call.parent].append(number)
         self._pool: dict[Shape, list[_Tensor]] = defaultdict(list)
         self._weights: dict[Shape, list[_Tensor]] = defaultdict(list)
-        self._parts: dict[Shape, list[_Tensor]] = defaultdict(list)
         self._scopes: list[_Scope] = []
         self._product: _Product | None = None
-        self._gathers = False
         self._results: dict[int, list[_Tensor]] = {}
         self._used: dict[int, list[_Tensor]] = {}
         self._unseen: list[_Tensor] = []
@@ -154,12 +152,7 @@ class _Inference:
         self._added, self._node_of, self.forward = nodes_of(calls)
         self._of_weights = {call.shapes[0] for call in calls if call.name.startswith(GATHERS) and call.shapes and call.shapes[0]}
         around = nodes_around(calls)
-        self._first_use = first_uses(calls, around, self._of_weights, self._node_of)
-        self._weight_at: dict[int, _Tensor] = {}
         self._alike = same_places(calls, around)
-        self._repeats = repeated_calls(calls, around)
-        self._taken: dict[int, dict[int, _Tensor]] = {number: {} for number in self._repeats.values()}
-        self._made_again: dict[int, _Tensor] = {}
         self._whole = whole_of_parts(calls)
 
     # ------------------------------------------------------------ the program
@@ -168,14 +161,12 @@ class _Inference:
         """Run one call, and those inside it."""
         self._clock += 1
         call = self.calls[number]
-        kept, self._gathers = self._gathers, self._gathers or call.name.startswith(GATHERS)
         if call.name.startswith(BACKWARD_NODE):
             self._visit_node(number)
         elif number in self._whole:
             self._visit_whole(number)
         elif not self._gradient_of_product(number):
             self._visit_call(number)
-        self._gathers = kept
 
     def _visit_node(self, number: int) -> None:
         """Run a node of the backward pass among what autograd kept for it."""
@@ -254,24 +245,11 @@ class _Inference:
         ran = [inner for inner in self._inside[number] if self._results.get(inner)]
         same = [inner for inner in ran if own_name(self.calls[inner].name) == own_name(self.calls[number].name)] or ran
         self._results[number], self._used[number] = (self._results[same[-1]], self._used[same[-1]]) if same else ([], [])
-        if {own_name(self.calls[inner].name) for inner in ran} == {"detach"} != {own_name(self.calls[number].name)}:
-            self._keep(number, *self._kept(number))
         whole = {place: _Tensor(shape, tuple(map(Axis, shape)), 0) for place, shape in enumerate(self.calls[number].shapes) if shape}
         for part, of in zip(self._results[number], self._results_of(self.calls[number], whole, {}) or (), strict=False):
             part.whole = of.shape
-            self._parts[of.shape].append(part)
         around[before:] = [t for t in around[before:] if any(t is result for result in self._results[number])]
         self._use_up(number)
-
-    def _kept(self, number: int) -> tuple[list[_Tensor], list[_Tensor]]:
-        """What an operator on tensors that ranks share used and made whose result was kept, so that nothing ran on this rank's parts."""
-        call = self.calls[number]
-        like: dict[int, list[_Tensor]] = {}
-        for place, shape in ((place, shape) for place, shape in enumerate(call.shapes) if shape):
-            parts = [t for t in self._parts[shape][-_CHOICE:] if t.shape != shape]
-            like[place] = sorted([*parts, *self._candidates(shape, False, shape)], key=lambda t: t.made)
-        chosen = self._chosen(number, like, forced(call.name, call.shapes))
-        return list(chosen.values()), (self._results_of(call, chosen, {}) or []) if len(chosen) == len(like) else []
 
     def _visit_call(self, number: int) -> None:
         call = self.calls[number]
@@ -297,21 +275,18 @@ class _Inference:
         self._use_up(number)
 
     def _run_inside(self, number: int, used: list[_Tensor], results: list[_Tensor] | None) -> list[_Tensor] | None:
-        """Run the calls inside an operator. What they make is its result, and the table's says what the axes must be; what they only detach
-        is its result if it has these axes, as that of an operation element by element does, and else an input that is kept."""
+        """Run the calls inside an operator. What they make is its result, and the table says what its axes must be."""
         self._scopes.append(_Scope(list(used), {id(t) for t in used}))
-        made, detached, elementwise = list[_Tensor](), False, own_name(self.calls[number].name) in elementwise_names()
+        made = list[_Tensor]()
         for inner in self._inside[number]:
             self.visit(inner)
             made = self._results.get(inner) or made
-            detached = own_name(self.calls[inner].name) == "detach" and not elementwise
         self._scopes.pop()
         if results is None:
             return made
         out: list[_Tensor] = []
         for result in results:
-            alike = (t for t in made if t.shape == result.shape and t not in out)
-            same = next((t for t in alike if not detached or all(map(self.symbols.same, t.axes, result.axes))), None)
+            same = next((t for t in made if t.shape == result.shape and t not in out), None)
             if same is not None:
                 for a, b in zip(result.axes, same.axes, strict=True):
                     self.symbols.unify(a, b)
@@ -321,8 +296,6 @@ class _Inference:
 
     def _keep(self, number: int, used: list[_Tensor], results: list[_Tensor]) -> None:
         self._used[number], self._results[number] = used, results
-        if number in self._repeats:
-            self._made_again.update(zip(map(id, self._results.get(self._repeats[number], ())), results, strict=False))
         self.makers[number] = tuple(t.maker for t in used)
         for tensor in results:
             tensor.maker = number if tensor.maker < 0 else tensor.maker
@@ -373,7 +346,7 @@ class _Inference:
             for place, shape in shapes.items()
             if not (several and len(shape) == 1 and place in tied)  # what it must be equal to says more than its length
         }
-        out = self._taken_again(number) or self._chosen(number, candidates, pairs)
+        out = self._chosen(number, candidates, pairs)
         for place in shapes:
             if place not in out:
                 out[place] = self._new(number, place, place in weights or (place in tied and place not in candidates))
@@ -386,14 +359,7 @@ class _Inference:
             self.symbols.unify(out[i].axes[a], out[j].axes[b])
         if self._scopes:
             self._scopes[-1].passed -= {id(t) for t in out.values()}
-        if number in self._taken:
-            self._taken[number] = out
         return out
-
-    def _taken_again(self, number: int) -> dict[int, _Tensor]:
-        """What a call takes that is run again: what the call that it repeats took or, of that, what was made again; {} for any other."""
-        took = self._taken.get(self._repeats.get(number, -1), {})
-        return {place: self._made_again.get(id(t), t) for place, t in took.items()}
 
     def _wholes(self, number: int) -> dict[int, Shape]:
         """By argument of a call on this rank's parts of tensors, the shape of the tensor that it is a part of."""
@@ -469,8 +435,6 @@ class _Inference:
             place, of = next(iter(candidates.items()))
             gradient = [t for t in of if t.gradient]
             return {place: (gradient or of)[-1]} if of else {}
-        if self._gathers:  # a gradient is added to those of the same weight
-            return {place: of[-1] for place, of in candidates.items() if of}
         groups = {place: self._apart(of) for place, of in candidates.items() if of}
         apart = {place: [group[-1] for group in several] for place, several in groups.items()}
         open_places = [place for place, of in apart.items() if len(of) > 1][:4]
@@ -509,8 +473,8 @@ class _Inference:
         shape = call.shapes[place]
         multiplies = len(shape) > 1 and own_name(call.name) in ("t", "mm", "addmm", "bmm", "matmul")
         weight = weight or (shape in self._of_weights and self._may_train(number)) or (multiplies and bool(self.forward))
-        seen = self._weight_at.get(self._first_use.get(number, -1)) if weight else self._recognised(shape) if len(shape) > 1 else None
-        if seen is not None and seen.shape == shape:
+        seen = self._recognised(shape) if len(shape) > 1 and not weight else None
+        if seen is not None:
             self._pool[shape].append(seen)
             return seen
         axes = tuple((self.symbols.plain if weight else self.symbols.fresh)(size) for size in shape)
@@ -519,8 +483,6 @@ class _Inference:
         self._pool[shape].append(tensor)
         if weight:
             self._weights[shape].append(tensor)
-            if number in self._first_use:
-                self._weight_at[number] = tensor
         return tensor
 
     def _may_train(self, number: int) -> bool:
@@ -593,8 +555,6 @@ class _Inference:
             results = self._laid_over(tensors)
         elif how == "nothing":
             results = []
-        elif how == "undone":
-            results = self._undone(call)
         elif how is not None and (0 in tensors or 0 in lists or how in ("sized", "counted")):
             sized = {place: Sized(t.shape, t.axes, t.strides) for place, t in tensors.items()}
             of_lists = {place: [Sized(t.shape, t.axes) for t in several] for place, several in lists.items()}
@@ -637,15 +597,6 @@ class _Inference:
                 batch = next((axis for axis in data.axes[:2] if self.symbols.size(axis) == tensor.shape[-2]), width)
                 self.symbols.unify(tensor.axes[-2], batch)
         return [_Tensor((*data.shape[:2], size), (*data.axes[:2], width), self._clock)]
-
-    def _undone(self, call: OperatorCall) -> list[Sized] | None:
-        """The gradient of what a part was taken of."""
-        sizes = CallArguments(call.name, call.values, {}, {}, self.symbols).numbers(1)
-        for scope in reversed(self._scopes):
-            for tensor in scope.tensors:
-                if sizes is not None and tensor.shape == tuple(sizes):
-                    return [Sized(tensor.shape, tensor.axes)]
-        return None
 
 
 def _by_letters(rule: Rule, tensors: Mapping[int, _Tensor]) -> list[Sized] | None:

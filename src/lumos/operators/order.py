@@ -3,16 +3,13 @@ repeated stretches, use the same weight, or work on tensors that ranks share."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import defaultdict
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from lumos.operators.calls import BACKWARD_NODE, GATHERS
+from lumos.operators.calls import BACKWARD_NODE
 from lumos.operators.table import own_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from lumos.operators.calls import OperatorCall
     from lumos.operators.table import Shape
@@ -45,31 +42,6 @@ def nodes_of(calls: Sequence[OperatorCall]) -> tuple[dict[int, list[Shape]], dic
     return added, {number: node for node, number in forward.items()}, forward
 
 
-def first_uses(calls: Sequence[OperatorCall], around: Sequence[int], weights: set[Shape], nodes: Mapping[int, int]) -> dict[int, int]:
-    """By call that uses a weight which autograd gathers the first call that uses the same one. Where several weights of one shape are used
-    before a single gradient of that shape is gathered, they are one (a table of tokens that is also the head). nodes: by call the node of
-    the backward pass that it made: a weight that is not trained has none. around: `nodes_around` the calls."""
-    events: dict[Shape, list[tuple[int, bool]]] = defaultdict(list)
-    for number, call in enumerate(calls):
-        shape, base = (call.shapes or ((),))[0], own_name(call.name)
-        if call.name.startswith(GATHERS):
-            events[shape].append((number, True))
-        elif shape in weights and base in ("embedding", "t") and number in nodes and around[number] < 0:
-            outer = call.parent if call.parent >= 0 and own_name(calls[call.parent].name) == "linear" else number
-            events[shape].append((outer, False))
-    first: dict[int, int] = {}
-    for several in events.values():
-        uses: list[int] = []
-        gathered = 0
-        for number, gathers in [*several, (len(calls), False)]:
-            if gathered and not gathers:
-                first.update(dict.fromkeys(uses, uses[0]) if gathered == 1 and uses else {})
-                uses, gathered = [], 0
-            gathered += gathers
-            uses += [] if gathers else [number]
-    return first
-
-
 def _plain(name: str) -> str:
     """A name as autograd and the table of operators have it in common."""
     return name.replace("_", "").lower()
@@ -93,50 +65,6 @@ def same_places(calls: Sequence[OperatorCall], around: Sequence[int]) -> list[li
                     region.append(first)
         out.append(region)
     return out
-
-
-def repeated_calls(calls: Sequence[OperatorCall], around: Sequence[int]) -> dict[int, int]:
-    """By call that a node of the backward pass runs again of the forward pass the call that it repeats: what a node runs again are the same
-    calls as a stretch of the forward pass, from one of its first on. Of several such stretches it is the longest, and of these the last
-    that no node before has repeated. Hooks that detach what is kept are no part of either. around: as above."""
-    undoing = _undoing(calls, around)
-    inside: dict[int, list[int]] = defaultdict(list)
-    regions: dict[int, list[int]] = defaultdict(list)
-    forward: list[int] = []
-    for number, call in enumerate(calls):
-        if own_name(call.name) != "detach":
-            inside[call.parent].append(number)
-            if around[number] >= 0 and undoing[call.parent] and not undoing[number]:
-                regions[around[number]].append(number)
-            elif around[number] < 0 and call.sequence >= 0 and (call.parent < 0 or calls[call.parent].sequence < 0):
-                forward.append(number)
-    starts: dict[object, list[int]] = defaultdict(list)
-    for place, number in enumerate(forward if regions else ()):
-        starts[_kind(calls[number])].append(place)
-    taken: set[int] = set()
-    out: dict[int, int] = {}
-    for region in regions.values():
-        pairs: list[tuple[int, int]] = []
-        for skipped, first in enumerate(region[:EDGE]):
-            for place in sorted(starts[_kind(calls[first])], key=lambda place: (place not in taken, place), reverse=True):
-                alike = _alike(calls, region[skipped:], forward[place:])
-                pairs = max(pairs, alike, key=len)
-            if len(pairs) >= len(region) - skipped:
-                break
-        taken.update(bisect_left(forward, original) for _, original in pairs)
-        while pairs:
-            out.update(pairs)
-            pairs = [pair for again, original in pairs for pair in _alike(calls, inside[again], inside[original])]
-    return out
-
-
-def _kind(call: OperatorCall) -> object:
-    return call.name, call.inputs
-
-
-def _alike(calls: Sequence[OperatorCall], ones: Sequence[int], others: Sequence[int]) -> list[tuple[int, int]]:
-    """The first calls of both that are alike, until one is not."""
-    return list(takewhile(lambda pair: _kind(calls[pair[0]]) == _kind(calls[pair[1]]), zip(ones, others, strict=False)))
 
 
 def _undoing(calls: Sequence[OperatorCall], around: Sequence[int]) -> list[bool]:

@@ -214,26 +214,13 @@ class Symbols:
         """Make two axes equal. Axes of other recorded sizes stay apart: one of them is repeated along the other."""
         if self.same(a, b) or self.size(a) != self.size(b):
             return
-        ordered = self.normal(a), self.normal(b)
-        if self._renamed(*ordered) or self._renamed(*ordered[::-1]):
-            return
-        a, b = map(self.folded, ordered)
+        a, b = self.folded(a), self.folded(b)
         common = Counter(a.symbols) & Counter(b.symbols)
         left, right = _without(a.symbols, common), _without(b.symbols, common)
         if not left or not right:
             self.conflicts += 1
         elif not self._bind(a.factor, left, b.factor, right):
             self._pair(a.factor == b.factor, left, right)
-
-    def _renamed(self, a: Axis, b: Axis) -> bool:
-        """Say of an axis of one symbol that it is another axis that has numbers inside, in their order."""
-        if a.factor != 1 or len(a.symbols) != 1 or self.folded(b) == b:
-            return False
-        s = a.symbols[0]
-        if s in self._follows or s in self._numbers or s in self._inside(b.symbols):
-            return False
-        self._set_equal(s, b)
-        return True
 
     def _bind(self, factor: int, left: tuple[int, ...], other: int, right: tuple[int, ...]) -> bool:
         """Say of a symbol that stands alone that it is equal to the other side; of two such, the later one."""
