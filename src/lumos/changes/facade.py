@@ -68,8 +68,8 @@ def changes_of(words: ChangeWords) -> Changes:
 
 def _factors(given: object, what: str, example: str) -> list[tuple[object, float | str]]:
     """What is multiplied, and by what. Raises UsageError where it is no mapping to numbers or to the words of `Like`."""
-    each = as_mapping(given, what, example).items()
-    return [(key, factor if factor in tuple(Like) else as_number(factor, f"{what}[{key!r}]")) for key, factor in each]
+    pairs = as_mapping(given, what, example).items()
+    return [(key, factor if factor in tuple(Like) else as_number(factor, f"{what}[{key!r}]")) for key, factor in pairs]
 
 
 def _several(globs: object, what: str) -> Sequence[str]:

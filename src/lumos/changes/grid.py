@@ -95,11 +95,11 @@ def _one(job: Job, graph: Graph, changes: Changes, cell: dict[str, str], cut: Cu
     settings = {**changes.settings, **{k: v for k, v in cell.items() if not k.startswith(SCALE)}}
     durations = changes.durations._replace(scales=(*changes.durations.scales, *scales))
     try:
-        found = unchecked_answer(job, graph, replace(changes, settings=settings, durations=durations), cut)
+        answered = unchecked_answer(job, graph, replace(changes, settings=settings, durations=durations), cut)
     except LumosError as error:
         return Cell(cell, None, str(error))
-    impossible = (reason.message for reason in found.trust.reasons if reason.code in (ABOVE_PEAK_RATE, SIDE_LEFT_OUT))
-    return Cell(cell, found.outcome.step_time_s, impossible=next(impossible, ""))
+    impossible = (reason.message for reason in answered.trust.reasons if reason.code in (ABOVE_PEAK_RATE, SIDE_LEFT_OUT))
+    return Cell(cell, answered.outcome.step_time_s, impossible=next(impossible, ""))
 
 
 def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[str, ...]], cells: list[dict[str, str]]) -> tuple[Cell, ...]:
@@ -135,10 +135,10 @@ class _Possible:
             return beyond[0].message
         for key, mask in masks.items():
             altered = scale(altered, mask, number(cell[key], key))
-        found = above_peak_rate(self.graph, altered, self.job, self.accelerator, self.step_s, self.least) + sides_left_out(
+        reasons = above_peak_rate(self.graph, altered, self.job, self.accelerator, self.step_s, self.least) + sides_left_out(
             self.graph, altered
         )
-        return found[0].message if found else ""
+        return reasons[0].message if reasons else ""
 
 
 def scaled_steps(ready: SweptLoop, masks: Mapping[str, Mask], factors: Sequence[Mapping[str, float]]) -> list[float | None]:

@@ -29,14 +29,14 @@ class IntervalCauses(NamedTuple):
     prices_s: float
 
 
-def interval_causes(graph: Graph, found: Answer) -> IntervalCauses:
+def interval_causes(graph: Graph, answered: Answer) -> IntervalCauses:
     """What the interval of an answer of `lumos whatif` about the job of that graph consists of."""
-    known, base, changed = base_of(graph, False), found.base, found.outcome
-    by = found.trust.unknown * base.step_time_s if found.altered else 0.0
+    known, base, changed = base_of(graph, False), answered.base, answered.outcome
+    by = answered.trust.unknown * base.step_time_s if answered.altered else 0.0
     half = base.step_time_high_s / base.step_time_s - 1 if base.step_time_s else 0.0
     most = (changed.step_time_high_s - by) / (1 + half)
     least = (changed.step_time_low_s + by) / (1 - half) if half < 1 else 0.0
-    bounds = unmeasured(known.figures.loop, found.job) if isinstance(found.job, Steady) else None
+    bounds = unmeasured(known.figures.loop, answered.job) if isinstance(answered.job, Steady) else None
     gaps = 1e-9 * (bounds.high_ns - bounds.low_ns) if bounds else 0.0
     prices = max(round(most - least - gaps, 9), 0.0)  # times are whole ns
     return IntervalCauses(abs(known.off), step_spread(known.times), bool(noise_unknown(known.times)), by, gaps, prices)

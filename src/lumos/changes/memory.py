@@ -76,7 +76,7 @@ def at_peak(trace: Trace) -> AtPeak | None:
 
 
 def with_memory(
-    found: Answer,
+    answered: Answer,
     job: Job,
     segmented: Callable[[], Segmentation],
     resized: Sequence[Resized | None],
@@ -93,12 +93,12 @@ def with_memory(
         if peak is not None and (best is None or peak.total > sum(best[0])):
             best = _parts(rank, peak, None, 1.0), _parts(rank, peak, change, layers)
     if best is None:
-        return found
+        return answered
     before, after = map(_peak, best)
     return replace(
-        found,
-        base=replace(found.base, memory=before),
-        outcome=replace(found.outcome, memory=after if known else found.outcome.memory),
+        answered,
+        base=replace(answered.base, memory=before),
+        outcome=replace(answered.outcome, memory=after if known else answered.outcome.memory),
     )
 
 
@@ -115,12 +115,12 @@ def _parts(rank: RankRecording, peak: AtPeak, change: Resized | None, layers: fl
     sizes_of_gradients = {_rounded(elements(g.shape) * g.width) for g in of_gradients}
     by_role: defaultdict[str, float] = defaultdict(float)
     units, labels = rank.units, rank.labels
-    place = {row: i for i, row in enumerate(units.row.tolist())}
+    unit_of = {row: i for i, row in enumerate(units.row.tolist())}
     inside = innermost(trace, units.row, peak.made_by).tolist()
     axes = axes_of(trace)
     makers = axes.of_row[np.maximum(innermost(trace, axes.rows, peak.made_by), 0)].tolist() if len(axes.rows) else [-1] * len(inside)
     for row, maker, count in zip(inside, makers, peak.bytes.tolist(), strict=True):
-        label = labels[place[row]] if row >= 0 else None
+        label = labels[unit_of[row]] if row >= 0 else None
         if label is not None and label.phase == Phase.OPTIMIZER:
             by_role["optimizer"] += count * grown
         elif label is not None and label.phase == Phase.BACKWARD and _rounded(count) in sizes_of_gradients:

@@ -75,7 +75,7 @@ def _arranged(ops: Operations, settings: Mapping[str, str]) -> Operations:
                 passes.append((own, stage, step, clock, clock + length, stage, action.microbatch, action.chunk))
                 clock += length
     keys = ("rank", "step", "start", "end", "stage", "microbatch", "chunk")
-    source, *columns = np.array(sorted(passes, key=lambda each: each[1]), np.int64).T
+    source, *columns = np.array(sorted(passes, key=lambda of_pass: of_pass[1]), np.int64).T
     ops = replace(ops, ranks=tuple(range(stages)), plan=ops.plan._replace(stages=stages, chunks=chunks))
     return ops.picked(source, **dict(zip(keys, columns, strict=True)))
 

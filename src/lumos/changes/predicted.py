@@ -76,7 +76,7 @@ def predicted_anew(before: PlannedJob, job: Job, graph: Graph, changes: Changes)
             " change durations of what it writes"
         )
     after = with_settings(before, changes.settings, changes.machine(job, graph).target(before.cluster))
-    base, changed = (predict_job(each, coarse=False) for each in (before, after))
+    base, changed = (predict_job(planned, coarse=False) for planned in (before, after))
     loop = steady(members(graph), repeat=changes.repeat or None)
     factor = loop.step_time_ns * 1e-9 / base.time.time_s
     if abs(factor - 1) > NEAR:

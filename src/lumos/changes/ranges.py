@@ -43,8 +43,8 @@ def inside(graph: Graph, job: Job, matches: Callable[[str], object]) -> Mask:
         mask[tasks] = np.isin(events, rows) | (innermost(trace, rows, events) >= 0)
         if graph.measured_start is not None and graph.measured_end is not None:
             ranges = rows[trace.category[rows] == Category.ANNOTATION]
-            for each in unique(trace.lane[ranges]).tolist():
-                mask[_during(graph, trace, own, lane, each, ranges[trace.lane[ranges] == each])] = True
+            for thread in unique(trace.lane[ranges]).tolist():
+                mask[_during(graph, trace, own, lane, thread, ranges[trace.lane[ranges] == thread])] = True
     mask |= _issued(graph, mask)
     launch = launches(graph)
     launched = launch >= 0

@@ -38,9 +38,9 @@ def named_by_setting(job: Job, changes: Changes) -> Changes:
         return changes
     settings, base = dict(changes.settings), dict(changes.base)
     for name in own:
-        meant = next((key for key, found in readings_of_sizes(job.traces[0]).items() if any(r.name == name for r in found)), None)
+        meant = next((key for key, readings in readings_of_sizes(job.traces[0]).items() if any(r.name == name for r in readings)), None)
         if meant is None:
-            known = [r.name for found in readings_of_sizes(job.traces[0]).values() for r in found]
+            known = [r.name for readings in readings_of_sizes(job.traces[0]).values() for r in readings]
             raise LumosError(f"--set {name}: {job.traces[0].path} has no axis of that name; it has {', '.join(known) or 'none'}")
         if meant in settings or base.get(meant, name) != name:
             raise LumosError(f"--set {name}={settings[name]}: {meant} is said otherwise as well; give one of them")
@@ -67,8 +67,8 @@ def with_stated_sizes(job: Job, changes: Changes) -> Job:
 def _stating(trace: Trace, said: Mapping[str, Sequence[str]]) -> Trace:
     """The trace that says which axes sizes mean, by the names of their readings. Where it has none of those, it says nothing."""
     known = readings_of_sizes(trace)
-    found = {key: tuple(a for r in known.get(key, ()) if r.name in names for a in r.axes) for key, names in said.items()}
-    return replace(trace, stated={key: axes for key, axes in found.items() if axes})
+    means = {key: tuple(a for r in known.get(key, ()) if r.name in names for a in r.axes) for key, names in said.items()}
+    return replace(trace, stated={key: axes for key, axes in means.items() if axes})
 
 
 def by_steps_of_time(job: Job, segmentation: Callable[[], Segmentation], changes: Changes) -> Changes:
@@ -99,12 +99,12 @@ def _meant(key: str, readings: Sequence[Reading], text: str) -> list[Reading]:
     """The readings that a statement means: by their names, or by a number that only one has."""
     out = []
     for word in text.split(SEVERAL_AXES):
-        found = [reading for reading in readings if word.strip() in (reading.name, str(reading.value))]
-        if not found:
+        fitting = [reading for reading in readings if word.strip() in (reading.name, str(reading.value))]
+        if not fitting:
             raise LumosError(f"--base {key}={text}: the recording shows {key} as {_listed(readings)}; say one of them, or leave --base out")
-        if len(found) > 1:
-            raise _question(key, found, f"--base {key}={text}: {len(found)} axes are {text} long, {_listed(found)}")
-        out += found
+        if len(fitting) > 1:
+            raise _question(key, fitting, f"--base {key}={text}: {len(fitting)} axes are {text} long, {_listed(fitting)}")
+        out += fitting
     return out
 
 

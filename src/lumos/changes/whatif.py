@@ -97,70 +97,70 @@ def answer_changes(
     """
     grounds = with_evidence(trust_in(graph) if trust is None else trust, other_device(job, graph, changes.base_cluster))
     check_sound(grounds, "whatif", force=force)
-    found = unchecked_answer(job, graph, changes, cut, step_only=step_only)
+    answered = unchecked_answer(job, graph, changes, cut, step_only=step_only)
     if not changes.repeat:
-        grounds = with_evidence(grounds, trusted.in_a_loop(graph, found, lambda: _in_loop(job, graph, changes, cut, found)))
-    notes = (*found.diagnostics, *meant_operators(graph, job, changes.durations))
-    found = replace(found, diagnostics=notes, recorded=_with_shapes(found, job, changes))
-    found, hidden = _behind_waits(job, graph, changes, found)
-    found, unseen = _by_batches(job, found)
-    if job.origin is not None and job.origin.what == EMULATED.what and found.altered and isinstance(found.job, Steady):
-        found = trusted.reaching(found, *on_other_hosts(base_of(graph, changes.repeat).figures.loop, found.job))
-    asked_again = _probed(job, graph, changes, found) if probed else (_NOT_PROBED,)
-    grounds = with_evidence(together(grounds, found.trust), (*unseen, *hidden, *asked_again))
-    found = trusted.widened(found, grounds)
-    check_sound(found.trust, "whatif", force=force)
-    return found
+        grounds = with_evidence(grounds, trusted.in_a_loop(graph, answered, lambda: _in_loop(job, graph, changes, cut, answered)))
+    notes = (*answered.diagnostics, *meant_operators(graph, job, changes.durations))
+    answered = replace(answered, diagnostics=notes, recorded=_with_shapes(answered, job, changes))
+    answered, hidden = _behind_waits(job, graph, changes, answered)
+    answered, unseen = _by_batches(job, answered)
+    if job.origin is not None and job.origin.what == EMULATED.what and answered.altered and isinstance(answered.job, Steady):
+        answered = trusted.reaching(answered, *on_other_hosts(base_of(graph, changes.repeat).figures.loop, answered.job))
+    asked_again = _probed(job, graph, changes, answered) if probed else (_NOT_PROBED,)
+    grounds = with_evidence(together(grounds, answered.trust), (*unseen, *hidden, *asked_again))
+    answered = trusted.widened(answered, grounds)
+    check_sound(answered.trust, "whatif", force=force)
+    return answered
 
 
-def _in_loop(job: Job, graph: Graph, changes: Changes, cut: Cut | None, found: Answer) -> float:
-    """The step of a loop of the changed job, as a multiple of that of the base's. found: the answer without a loop."""
-    if not changes.structural and isinstance(found.job, Steady):
-        return loop_ratio(graph, found.job.loop.graph)
+def _in_loop(job: Job, graph: Graph, changes: Changes, cut: Cut | None, answered: Answer) -> float:
+    """The step of a loop of the changed job, as a multiple of that of the base's. answered: without a loop."""
+    if not changes.structural and isinstance(answered.job, Steady):
+        return loop_ratio(graph, answered.job.loop.graph)
     looped = unchecked_answer(job, graph, replace(changes, repeat=True), cut, step_only=True)
     return looped.outcome.step_time_s / looped.base.step_time_s if looped.base.step_time_s else 1.0
 
 
-def _behind_waits(job: Job, graph: Graph, changes: Changes, found: Answer) -> tuple[Answer, tuple[Evidence, ...]]:
+def _behind_waits(job: Job, graph: Graph, changes: Changes, answered: Answer) -> tuple[Answer, tuple[Evidence, ...]]:
     """The answer without calls that wait for the device, and the finding that calls behind them may come to wait, or for less than was
     inferred while they never had to: the step lies anywhere up to the recorded one, and down to that without any of them."""
     durations = changes.durations
     if changes.structural or not any((matching(graph, job, glob) & (graph.kind == Kind.RETURN)).any() for glob in durations.drops):
-        return found, ()
-    steps = [found.base.step_time_s] if asks_for_events(graph) else []
+        return answered, ()
+    steps = [answered.base.step_time_s] if asks_for_events(graph) else []
     if events := inferred_event_waits(graph, job):
         without = replace(changes, durations=durations.beside(Durations(drops=events)))
         steps.append(unchecked_answer(job, graph, without, step_only=True).outcome.step_time_s)
     message = "what is left out waited for the device, so that the recording does not show what calls after it then wait for"
-    return trusted.read_otherwise(found, "waits-behind", message, *steps)
+    return trusted.read_otherwise(answered, "waits-behind", message, *steps)
 
 
-def _by_batches(job: Job, found: Answer) -> tuple[Answer, tuple[Evidence, ...]]:
+def _by_batches(job: Job, answered: Answer) -> tuple[Answer, tuple[Evidence, ...]]:
     """The answer, which keeps waits for batches of other processes, and the finding that these may never have waited for the loop: then it
     takes no less than it took, and than with batches that are always ready. Where they always were, a faster step may have to wait."""
-    if not found.altered or not isinstance(found.job, Steady):
-        return found, ()
-    graph, base_s = found.job.loop.graph, found.base.step_time_s
+    if not answered.altered or not isinstance(answered.job, Steady):
+        return answered, ()
+    graph, base_s = answered.job.loop.graph, answered.base.step_time_s
     waits = graph.named(AWAITS_BATCH.__eq__)
     if not waits.any():
-        message = loader_unseen(job, base_s, found.outcome.step_time_s)
-        return trusted.read_otherwise(found, "loader-unseen", message, base_s) if message else (found, ())
-    ready = replace(found.job, timeline=simulate(with_durations(graph, np.where(waits, 0, graph.duration))))
+        message = loader_unseen(job, base_s, answered.outcome.step_time_s)
+        return trusted.read_otherwise(answered, "loader-unseen", message, base_s) if message else (answered, ())
+    ready = replace(answered.job, timeline=simulate(with_durations(graph, np.where(waits, 0, graph.duration))))
     message = "the loop waits for batches of processes that are not recorded, which may have worked all the time, or waited for it as well"
-    return trusted.read_otherwise(found, "batches-awaited", message, max(1e-9 * ready.step_time_ns, base_s))
+    return trusted.read_otherwise(answered, "batches-awaited", message, max(1e-9 * ready.step_time_ns, base_s))
 
 
-def _probed(job: Job, graph: Graph, changes: Changes, found: Answer) -> tuple[Evidence, ...]:
+def _probed(job: Job, graph: Graph, changes: Changes, answered: Answer) -> tuple[Evidence, ...]:
     """How far the answer depends on single rows of the recording (`certainty.probe`)."""
     if changes.structural:
         return probe_of_base(job, owners := members(graph), steady(owners))
-    base, outcome = found.base.step_time_s, found.outcome
-    if not base or not found.altered or changes.repeat:
+    base, outcome = answered.base.step_time_s, answered.outcome
+    if not base or not answered.altered or changes.repeat:
         return ()
     half = (outcome.step_time_high_s - outcome.step_time_low_s) / 2 / base
     owners, figures, *_ = base_of(graph, False)
     its_base = owners, figures.loop
-    return probe(job, its_base, outcome.step_time_s / base, half, lambda each, its: changes.durations.apply(its, each))
+    return probe(job, its_base, outcome.step_time_s / base, half, lambda probed_job, its: changes.durations.apply(its, probed_job))
 
 
 def unchecked_answer(job: Job, graph: Graph, changes: Changes, cut: Cut | None = None, *, step_only: bool = False) -> Answer:
@@ -174,11 +174,13 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, cut: Cut | None =
     cut = Cut(stated, graph) if cut is None or stated is not job else cut
     done = by_steps_of_time(stated, lambda: cut.segmentation, changes)
     try:
-        found = _changed_job(stated, graph, done, cut, step_only=step_only)
+        answered = _changed_job(stated, graph, done, cut, step_only=step_only)
     except UnknownDeviceError:
         _changed_job(stated, graph, replace(done, base_cluster=_ANY), cut)
         raise
-    return found if done is changes else replace(found, changes=tuple(re.sub("^layers =", "seq =", each) for each in found.changes))
+    if done is changes:
+        return answered
+    return replace(answered, changes=tuple(re.sub("^layers =", "seq =", words) for words in answered.changes))
 
 
 def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_only: bool = False) -> Answer:
@@ -186,11 +188,11 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_onl
     if not changes.structural:
         altered = changes.durations.apply(graph, job)
         check_altered(graph, altered, job, changes.durations)
-        found = answer(graph, unchanged_tasks(graph, altered, changes.durations.described()), repeat=changes.repeat, step_only=step_only)
+        answered = answer(graph, unchanged_tasks(graph, altered, changes.durations.described()), repeat=changes.repeat, step_only=step_only)
         known = changes.machine(job, graph).known
-        impossible = above_peak_rate(graph, altered, job, known.accelerator if known is not None else None, found.base.step_time_s)
-        found = found if step_only else with_memory(found, job, lambda: cut.segmentation, (None,) * len(job.traces))
-        return replace(found, trust=with_evidence(found.trust, (*impossible, *sides_left_out(graph, altered))))
+        impossible = above_peak_rate(graph, altered, job, known.accelerator if known is not None else None, answered.base.step_time_s)
+        answered = answered if step_only else with_memory(answered, job, lambda: cut.segmentation, (None,) * len(job.traces))
+        return replace(answered, trust=with_evidence(answered.trust, (*impossible, *sides_left_out(graph, altered))))
     if is_operations(job.traces[0]):
         return _passes(job, graph, changes)
     check_blocks(changes.settings)
@@ -236,26 +238,26 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_onl
     resized_here = sizes_of_rank(measured, job, resized)
     done = () if step_only else work(measured, job, changes, resized_here, layout.shared)
     with schedulable(", ".join(changed.changes)):
-        found = answer(graph, changed, *done, repeat=changes.repeat, step_only=step_only)
-    found = trusted.as_far_as_reached(found, held=bool((left_open & (changed.low < changed.high)).any()))
-    found = replace(found, trust=with_evidence(found.trust, sides_left_out(placed.graph, altered)))
+        answered = answer(graph, changed, *done, repeat=changes.repeat, step_only=step_only)
+    answered = trusted.as_far_as_reached(answered, held=bool((left_open & (changed.low < changed.high)).any()))
+    answered = replace(answered, trust=with_evidence(answered.trust, sides_left_out(placed.graph, altered)))
     if {"layers", "recompute"} & set(changes.settings):
         how = f"the recording shows {count(segmentation.layers, 'layer')}, by {segmentation.evidence.get('forward', 'nothing')}"
-        found = trusted.less_sure(found, "layers-uncertain", how, segmentation.confidence)
-    found = trusted.as_far_as_rebuilt(found, layout, measured) if changes.settings else found
-    found = replace(found, recorded=replace(shaped, traces=_of_ranks(shaped, layout)))
+        answered = trusted.less_sure(answered, "layers-uncertain", how, segmentation.confidence)
+    answered = trusted.as_far_as_rebuilt(answered, layout, measured) if changes.settings else answered
+    answered = replace(answered, recorded=replace(shaped, traces=_of_ranks(shaped, layout)))
     if not step_only:
-        found = with_memory(found, job, lambda: segmentation, *_allocating(measured, job, layout, changes))
+        answered = with_memory(answered, job, lambda: segmentation, *_allocating(measured, job, layout, changes))
     if same is not None:
-        found = trusted.as_far_as_reproduced(found, graph, same, repeat=changes.repeat)
+        answered = trusted.as_far_as_reproduced(answered, graph, same, repeat=changes.repeat)
     recorded_sizes = sizes(job.traces[0])._asdict() if resized else {}
     shown = {**recorded_sizes, **counted, "layers": min(segmentation.stacks, default=segmentation.layers)}
-    return _sized(found, changes, shown, {**counts(changes.settings), **resized_here}, 1e-9 * accumulation_ns(layout))
+    return _sized(answered, changes, shown, {**counts(changes.settings), **resized_here}, 1e-9 * accumulation_ns(layout))
 
 
-def _with_shapes(found: Answer, job: Job, changes: Changes) -> Job | None:
+def _with_shapes(answered: Answer, job: Job, changes: Changes) -> Job | None:
     """The traces with the shapes that the changed job has; None where these are not known."""
-    return found.recorded or (None if {*SIZE_KEYS, "tp", "cp", "ep", "precision"} & set(changes.settings) else job)
+    return answered.recorded or (None if {*SIZE_KEYS, "tp", "cp", "ep", "precision"} & set(changes.settings) else job)
 
 
 def _allocating(
@@ -277,8 +279,8 @@ def _launching(measured: MeasuredLayout, job: Job, layout: MeasuredLayout) -> tu
     """What launching work takes the CPU of every rank of the layout. measured: the layout before the change."""
     if not layout.assumed:
         return ()
-    each = [launching(rank) for rank in recordings_of(measured.segmentation, job)]
-    return tuple(each[i] for i in layout.recorded)
+    by_rank = [launching(rank) for rank in recordings_of(measured.segmentation, job)]
+    return tuple(by_rank[i] for i in layout.recorded)
 
 
 def _passes(job: Job, graph: Graph, changes: Changes) -> Answer:
@@ -314,7 +316,7 @@ def _whole_pipeline(job: Job, graph: Graph, settings: Mapping[str, str]) -> None
         )
 
 
-def _sized(found: Answer, changes: Changes, recorded: Mapping[str, int], wanted: Mapping[str, int], added_s: float = 0.0) -> Answer:
+def _sized(answered: Answer, changes: Changes, recorded: Mapping[str, int], wanted: Mapping[str, int], added_s: float = 0.0) -> Answer:
     """The answer, with the finding that it is beyond what the changed sizes and counts allow, where nothing else changes.
 
     recorded, wanted: sizes and counts by key, 0 where a recording does not show one. added_s: what accumulating the gradients of more
@@ -322,8 +324,8 @@ def _sized(found: Answer, changes: Changes, recorded: Mapping[str, int], wanted:
     """
     alone = not (changes.cluster or changes.network or changes.durations != Durations())
     if not alone or not all(recorded.get(key) for key in changes.settings):
-        return found
-    linear = LINEAR if all(note.code != READ_TWICE for note in found.diagnostics) else ()
-    steps = found.base.step_time_s, found.outcome.step_time_s - added_s
+        return answered
+    linear = LINEAR if all(note.code != READ_TWICE for note in answered.diagnostics) else ()
+    steps = answered.base.step_time_s, answered.outcome.step_time_s - added_s
     beyond = size_bounds(*steps, recorded, {key: wanted[key] for key in changes.settings}, linear)
-    return replace(found, trust=with_evidence(found.trust, beyond)) if beyond else found
+    return replace(answered, trust=with_evidence(answered.trust, beyond)) if beyond else answered

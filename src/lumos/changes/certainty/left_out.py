@@ -69,7 +69,7 @@ def sides_left_out(before: Graph, after: Graph) -> tuple[Evidence, ...]:
 
 
 def _sides(before: Graph, after: Graph) -> tuple[_Side, _Side]:
-    place = {rank: i for i, rank in enumerate(before.ranks)}
-    key = np.array([2 * place[p.rank] + p.is_stream for p in before.processors], np.int64)[before.processor]
-    was, remains = (np.bincount(key, graph.duration, 2 * len(place)).astype(np.int64).reshape(-1, 2).T for graph in (before, after))
+    position = {rank: i for i, rank in enumerate(before.ranks)}
+    key = np.array([2 * position[p.rank] + p.is_stream for p in before.processors], np.int64)[before.processor]
+    was, remains = (np.bincount(key, graph.duration, 2 * len(position)).astype(np.int64).reshape(-1, 2).T for graph in (before, after))
     return _Side("devices", "CPU", was[1], remains[1]), _Side("threads", "devices", was[0], remains[0])

@@ -50,14 +50,14 @@ class LeastTimes(NamedTuple):
 def least_times(graph: Graph, job: Job, accelerator: Accelerator) -> tuple[LeastTimes, ...]:
     """What the work of a step takes at least on a device, the last one that counts, for each rank that has a part in it."""
     owners = members(graph)
-    found = []
+    by_rank = []
     for part in owners.job[owners.counted[-1]].parts:
         tasks = owners.tasks(part)
         tasks = tasks[owners.on_device[tasks] & (owners.launch[tasks] >= 0)]
         if len(tasks):
             calls = graph.event[owners.launch[tasks]].astype(np.int64)
-            found.append(_of_rank(job.traces[int(owners.rank[tasks[0]])], tasks, calls, accelerator))
-    return tuple(found)
+            by_rank.append(_of_rank(job.traces[int(owners.rank[tasks[0]])], tasks, calls, accelerator))
+    return tuple(by_rank)
 
 
 def _of_rank(trace: Trace, tasks: Int64, launches: Int64, accelerator: Accelerator) -> LeastTimes:
@@ -88,8 +88,8 @@ def _arithmetic_ns(o: ShapedOperator | None, flops: float, accelerator: Accelera
 @once_a_trace
 def _moved_bytes(trace: Trace) -> NDArray[np.float64]:
     """What each operator with shapes reads and writes, bytes; 0 where that is not known. There is one entry for a trace without any."""
-    found = [traffic(o) if any(o.shapes) else None for o in shapes_of(trace).operators]
-    return np.array([0.0 if each is None else each[1] for each in found] or [0.0])
+    rules = [traffic(o) if any(o.shapes) else None for o in shapes_of(trace).operators]
+    return np.array([0.0 if rule is None else rule[1] for rule in rules] or [0.0])
 
 
 def _memory_ns(moved: NDArray[np.float64], accelerator: Accelerator) -> NDArray[np.float64]:

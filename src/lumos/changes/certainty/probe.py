@@ -96,7 +96,7 @@ def probe_evidence(ratio: float, probed: Sequence[float], half_width: float, pai
     ratio: the changed step divided by that of the base. probed: the same of every job of `Probed`. half_width: of the interval of `ratio`.
     pairs: of `Probed`.
     """
-    worst = max(probed, key=lambda each: abs(each - ratio))
+    worst = max(probed, key=lambda probed_ratio: abs(probed_ratio - ratio))
     moved = abs(worst - ratio)
     if moved <= half_width:
         return ()
@@ -108,24 +108,23 @@ def probe_evidence(ratio: float, probed: Sequence[float], half_width: float, pai
 
 
 def probe(
-    job: Job, base: tuple[Members, Steady], found: float, half_width: float, ask: Callable[[Job, Graph], Graph]
+    job: Job, base: tuple[Members, Steady], answered: float, half_width: float, ask: Callable[[Job, Graph], Graph]
 ) -> tuple[Evidence, ...]:
     """The finding of `probe_evidence` for an answer that changes durations; () for a job that has no kernels to leave out.
 
-    base: the job's steps, with its graph, and its loop. found: the answer, as the changed step divided by that of the base. half_width: of
-    its interval. ask: the changed graph of a job. A job of which it cannot be asked, because what was left out is all that it names, is
-    none the wiser.
+    base: the job's steps, with its graph, and its loop. answered: the changed step divided by the base. half_width: of its interval.
+    ask: the changed graph of a job. A job of which it cannot be asked, because what was left out is all that it names, is none the wiser.
     """
     several, ratios, most = probed_jobs(job), list[float](), max(half_width, STILL)
-    for each in several.jobs:
+    for probed_job in several.jobs:
         try:
-            ratio = _ratio(*each.base, ask(each.job, each.base[0].graph))
+            ratio = _ratio(*probed_job.base, ask(probed_job.job, probed_job.base[0].graph))
         except LumosError:
             continue
-        if abs(ratio - found) > most:  # what the kernels themselves do is no dependence on their rows
-            ratio += found - _without(*base, ask(job, base[0].graph), each.kernels)
+        if abs(ratio - answered) > most:  # what the kernels themselves do is no dependence on their rows
+            ratio += answered - _without(*base, ask(job, base[0].graph), probed_job.kernels)
         ratios.append(ratio)
-    return probe_evidence(found, ratios, most, several.pairs) if ratios else ()
+    return probe_evidence(answered, ratios, most, several.pairs) if ratios else ()
 
 
 def _without(owners: Members, base: Steady, changed: Graph, kernels: Sequence[Int64]) -> float:
@@ -147,8 +146,8 @@ def probe_of_base(job: Job, owners: Members, base: Steady) -> tuple[Evidence, ..
     def halved(_: Job, graph: Graph) -> Graph:
         return scale(graph, graph.on_device, 0.5)
 
-    found = probe(job, (owners, base), _ratio(owners, base, halved(job, owners.graph)), 0.0, halved)
-    return tuple(each._replace(grade=Grade.LIMITED) for each in found)
+    evidence = probe(job, (owners, base), _ratio(owners, base, halved(job, owners.graph)), 0.0, halved)
+    return tuple(reason._replace(grade=Grade.LIMITED) for reason in evidence)
 
 
 def _ratio(owners: Members, base: Steady, changed: Graph) -> float:

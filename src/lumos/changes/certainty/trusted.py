@@ -49,59 +49,60 @@ _ASSUMED = (
 TRAINING = ("Backward", "autograd::engine", "Optimizer.step")
 
 
-def widened(found: Answer, trust: Trust) -> Answer:
+def widened(answered: Answer, trust: Trust) -> Answer:
     """The answer with its trust, and with its interval wider by what is unknown. It is never known better than the base and its steps."""
-    known = found.base.step_time_high_s / found.base.step_time_s - 1 if found.base.step_time_s else 0.0
-    found = replace(found, trust=with_unknown(trust, max(known, FEW_STEPS)))
-    by = trust.unknown * found.base.step_time_s if found.altered else 0.0
+    known = answered.base.step_time_high_s / answered.base.step_time_s - 1 if answered.base.step_time_s else 0.0
+    answered = replace(answered, trust=with_unknown(trust, max(known, FEW_STEPS)))
+    by = trust.unknown * answered.base.step_time_s if answered.altered else 0.0
     if not by:
-        return as_far_as_told(found)
-    outcome = found.outcome
+        return as_far_as_told(answered)
+    outcome = answered.outcome
     low, high = max(outcome.step_time_low_s - by, 0.0), outcome.step_time_high_s + by
     codes = ", ".join(reason.code for reason in trust.reasons)
     message = f"each end of the interval is {trust.unknown:.1%} of the base's step further away, the share that is unknown: {codes}"
     wider = replace(outcome, step_time_low_s=low, step_time_high_s=high)
-    return as_far_as_told(replace(found, outcome=wider, diagnostics=(*found.diagnostics, Diagnostic("interval-widened", message))))
+    return as_far_as_told(replace(answered, outcome=wider, diagnostics=(*answered.diagnostics, Diagnostic("interval-widened", message))))
 
 
-def as_far_as_told(found: Answer) -> Answer:
+def as_far_as_told(answered: Answer) -> Answer:
     """The answer, limited where its interval reaches as far to a side as the change moves the step, and further than the replay of a
     trusted recording may be off: then it does not tell what the change is worth."""
-    step, base = found.outcome.step_time_s, found.base.step_time_s
-    if found.trust.grade is not Grade.SOUND or not found.altered or not base:
-        return found
-    reach, moved = max(found.outcome.step_time_high_s - step, step - found.outcome.step_time_low_s), abs(step - base)
+    step, base = answered.outcome.step_time_s, answered.base.step_time_s
+    if answered.trust.grade is not Grade.SOUND or not answered.altered or not base:
+        return answered
+    reach, moved = max(answered.outcome.step_time_high_s - step, step - answered.outcome.step_time_low_s), abs(step - base)
     if reach < moved or reach <= MOST_ERROR * base:
-        return found
+        return answered
     message = f"the interval reaches {reach / base:.0%} of the recorded step to a side, and the change moves the step by {moved / base:.1%}"
-    return replace(found, trust=with_evidence(found.trust, (Evidence("interval-wide", message, Grade.LIMITED),)))
+    return replace(answered, trust=with_evidence(answered.trust, (Evidence("interval-wide", message, Grade.LIMITED),)))
 
 
-def reaching(found: Answer, *steps_s: float) -> Answer:
+def reaching(answered: Answer, *steps_s: float) -> Answer:
     """The answer with an interval that holds these steps too, seconds."""
-    ends = found.outcome.step_time_low_s, found.outcome.step_time_high_s, *steps_s
-    return replace(found, outcome=replace(found.outcome, step_time_low_s=min(ends), step_time_high_s=max(ends)))
+    ends = answered.outcome.step_time_low_s, answered.outcome.step_time_high_s, *steps_s
+    return replace(answered, outcome=replace(answered.outcome, step_time_low_s=min(ends), step_time_high_s=max(ends)))
 
 
-def read_otherwise(found: Answer, code: str, message: str, *steps_s: float) -> tuple[Answer, tuple[Evidence, ...]]:
+def read_otherwise(answered: Answer, code: str, message: str, *steps_s: float) -> tuple[Answer, tuple[Evidence, ...]]:
     """The answer with an interval that also holds the steps that other readings of the recording give, seconds, and the finding that there
     are any, by which it is limited where they are further off than the replay of a trusted recording may be."""
-    moved = max((abs(step - found.outcome.step_time_s) for step in steps_s), default=0.0) / (found.base.step_time_s or 1.0)
+    moved = max((abs(step - answered.outcome.step_time_s) for step in steps_s), default=0.0) / (answered.base.step_time_s or 1.0)
     if moved <= NEGLIGIBLE:
-        return found, ()
-    return reaching(found, *steps_s), (Evidence(code, message, Grade.LIMITED if moved > MOST_ERROR else Grade.SOUND),)
+        return answered, ()
+    return reaching(answered, *steps_s), (Evidence(code, message, Grade.LIMITED if moved > MOST_ERROR else Grade.SOUND),)
 
 
-def in_a_loop(graph: Graph, found: Answer, repeated: Callable[[], float]) -> tuple[Evidence, ...]:
+def in_a_loop(graph: Graph, answered: Answer, repeated: Callable[[], float]) -> tuple[Evidence, ...]:
     """The finding that a change has another effect in a loop of the step than on its latency, where the recording has a single training
     step. repeated: gives the changed loop's step as a multiple of the base's."""
-    if found.base.basis is not Basis.LATENCY or is_operation_level(graph) or not any(w in name for name in graph.names for w in TRAINING):
+    trains = any(word in name for name in graph.names for word in TRAINING)
+    if answered.base.basis is not Basis.LATENCY or is_operation_level(graph) or not trains:
         return ()
     try:
         again = repeated() - 1
     except LumosError:  # what a change adds may not fit between copies of a step: then there is no loop to compare with
         return ()
-    once = found.outcome.step_time_s / found.base.step_time_s - 1 if found.base.step_time_s else 0.0
+    once = answered.outcome.step_time_s / answered.base.step_time_s - 1 if answered.base.step_time_s else 0.0
     if abs(once - again) <= NEGLIGIBLE:
         return ()
     message = (
@@ -111,37 +112,37 @@ def in_a_loop(graph: Graph, found: Answer, repeated: Callable[[], float]) -> tup
     return (Evidence("one-step", message, Grade.SOUND, min(abs(once - again), 1.0)),)
 
 
-def less_sure(found: Answer, code: str, what: str, confidence: float) -> Answer:
+def less_sure(answered: Answer, code: str, what: str, confidence: float) -> Answer:
     """The answer with the finding that what it rests on was read from the recording with a confidence (0 to 1) below SURE: the share of
     the change that is not certain may as well not be. what: was read, in words."""
-    base, changed = found.base.step_time_s, found.outcome.step_time_s
+    base, changed = answered.base.step_time_s, answered.outcome.step_time_s
     if confidence >= _SURE or not base or base == changed:
-        return found
+        return answered
     unknown = min((1 - confidence) * abs(changed / base - 1), 1.0)
     message = f"{what} (confidence {confidence:.0%}); {1 - confidence:.0%} of the change may not come true (lumos inspect --blocks)"
-    return replace(found, trust=with_evidence(found.trust, (Evidence(code, message, Grade.LIMITED, unknown),)))
+    return replace(answered, trust=with_evidence(answered.trust, (Evidence(code, message, Grade.LIMITED, unknown),)))
 
 
-def as_far_as_reached(found: Answer, *, held: bool) -> Answer:
+def as_far_as_reached(answered: Answer, *, held: bool) -> Answer:
     """The answer, limited where a part of the work keeps its time because nothing shows what the change makes of it (`layout.resize`), and
     where the change needs exchanges that the recording does not have. held: whether the interval holds what may become of either; then the
     answer is only worse where that is wide."""
     best = Grade.SOUND if held else Grade.LIMITED
-    left = tuple(Evidence(d.code, d.message, best) for d in found.diagnostics if d.code in _ASSUMED)
-    return replace(found, trust=with_evidence(found.trust, left)) if left else found
+    left = tuple(Evidence(d.code, d.message, best) for d in answered.diagnostics if d.code in _ASSUMED)
+    return replace(answered, trust=with_evidence(answered.trust, left)) if left else answered
 
 
-def as_far_as_rebuilt(found: Answer, layout: MeasuredLayout, measured: MeasuredLayout) -> Answer:
+def as_far_as_rebuilt(answered: Answer, layout: MeasuredLayout, measured: MeasuredLayout) -> Answer:
     """The answer with an interval that holds what putting its blocks together leaves out; that of the recorded job stays as it is.
     layout, measured: after the change and before it."""
-    outcome = found.outcome
-    if outcome.step_time_s == found.base.step_time_s and layout.runs_as(measured):
-        return found
+    outcome = answered.outcome
+    if outcome.step_time_s == answered.base.step_time_s and layout.runs_as(measured):
+        return answered
     low, high = outcome.step_time_low_s * (1 - REBUILT), outcome.step_time_high_s * (1 + REBUILT)
-    return replace(found, outcome=replace(outcome, step_time_low_s=low, step_time_high_s=high))
+    return replace(answered, outcome=replace(outcome, step_time_low_s=low, step_time_high_s=high))
 
 
-def as_far_as_reproduced(found: Answer, graph: Graph, same: Placed, *, repeat: bool) -> Answer:
+def as_far_as_reproduced(answered: Answer, graph: Graph, same: Placed, *, repeat: bool) -> Answer:
     """The answer, less sure by how far the recording is from what the rules make of it: they leave something out, such as what a message
     holds up besides the pass that needs it, and an answer may be off by as much. same: the recording, cut by them as it is.
 
@@ -158,5 +159,5 @@ def as_far_as_reproduced(found: Answer, graph: Graph, same: Placed, *, repeat: b
     if off > MOST_OFF:
         raise LumosError(f"--set: {message}, so they do not describe how this job runs; ask lumos predict")
     if off <= NEGLIGIBLE:
-        return found
-    return replace(found, trust=with_evidence(found.trust, (Evidence("recut-differs", message, Grade.SOUND, off),)))
+        return answered
+    return replace(answered, trust=with_evidence(answered.trust, (Evidence("recut-differs", message, Grade.SOUND, off),)))

@@ -81,7 +81,7 @@ def mostly_modelled(share: float) -> tuple[Evidence, ...]:
 def unmeasured(base: Steady, changed: Steady) -> Unmeasured:
     """What gaps between kernels that were not measured, and threads beside the loop, may make of the step of a changed job. base: the loop
     before the change."""
-    low, high, found = _by_gaps(changed)
+    low, high, evidence = _by_gaps(changed)
     work, where = busiest_beside(changed)
     if work > (1 + AGREE) * changed.step_time_ns:
         # Its pauses may be work too, of which no row tells: then it took the whole step before, and takes longer by what its work does.
@@ -90,8 +90,8 @@ def unmeasured(base: Steady, changed: Steady) -> Unmeasured:
             f"{where} works beside the loop and has {duration(work)} of work for a step of {duration(changed.step_time_ns)}: it cannot lag"
             " behind without end, though how far the loop may run ahead of it the recording does not show"
         )
-        high, found = max(high, most), (*found, Evidence("thread-beside", message, Grade.SOUND))
-    return Unmeasured(low, high, found)
+        high, evidence = max(high, most), (*evidence, Evidence("thread-beside", message, Grade.SOUND))
+    return Unmeasured(low, high, evidence)
 
 
 def _by_gaps(changed: Steady) -> Unmeasured:

@@ -47,7 +47,7 @@ def accumulation(
     """What adding the gradients of one microbatch to those of the earlier ones takes, by layer (-1: outside the layers). passes: how often
     each is read or written; a copy does so twice. after: the rank with the shapes that the changed job has; None for the recorded ones."""
     total: dict[int, Extra] = defaultdict(Extra)
-    each = operator_ns(rank) if accelerator is not None else 0.0
+    operator = operator_ns(rank) if accelerator is not None else 0.0
     rate = _access_rate(rank.trace) if accelerator is None else 0.0
     for gradient in _gathered(after or rank):
         n = elements(gradient.shape)
@@ -55,7 +55,7 @@ def accumulation(
             total[gradient.layer] += Extra(cpu=round(rate * n * passes))
         else:
             time = int(moved(passes * gradient.width * n, accelerator, "pointwise").time)
-            total[gradient.layer] += Extra(round(each), time)
+            total[gradient.layer] += Extra(round(operator), time)
     return dict(total)
 
 

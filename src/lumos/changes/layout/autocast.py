@@ -68,9 +68,9 @@ class _Flow:
     """
 
     def __init__(self, trace: Trace, launching: Mapping[int, Label]) -> None:
-        found = axes_of(trace)
-        self.shapes, self.calls, self.rows = shapes_of(trace), found.program.calls, found.program.rows
-        self.makers, self.given, self.forward = found.inferred.makers, found.inferred.given, found.inferred.forward
+        axes = axes_of(trace)
+        self.shapes, self.calls, self.rows = shapes_of(trace), axes.program.calls, axes.program.rows
+        self.makers, self.given, self.forward = axes.inferred.makers, axes.inferred.given, axes.inferred.forward
         self.launching = launching
         self.undone = set(self.forward.values())  # the calls that have a node in the backward pass
         self.node = nodes_around(self.calls)
@@ -188,7 +188,7 @@ def autocast(layout: MeasuredLayout, job: Job, accelerator: Accelerator, new: DT
         number = axes_of(trace).program.number_of_row(len(trace))
         labels = [layout.pieces[piece].label for piece in segmentation.piece[work.tasks].tolist()]
         flow = _Flow(trace, dict(zip(number[work.rows].tolist(), labels, strict=True)))
-        each = _cast_ns(rank)
+        cast_ns = _cast_ns(rank)
         halves: dict[tuple[bool, ...], list[int]] = defaultdict(list)
         kept: list[int] = []
         for same in equal_rows(trace.start[work.rows], work.rows):  # an operator of several kernels casts its inputs once
@@ -199,7 +199,7 @@ def autocast(layout: MeasuredLayout, job: Job, accelerator: Accelerator, new: DT
                 continue
             back, reads = phase == Phase.BACKWARD, flow.reads.get(call, ())
             for n in flow.casts.get(call, ()):
-                extra[piece] += Extra(round(each[back]), int(moved(_CAST_BYTES * n, accelerator, "pointwise").time))
+                extra[piece] += Extra(round(cast_ns[back]), int(moved(_CAST_BYTES * n, accelerator, "pointwise").time))
             if call in flow.kept:
                 if has_rate(o):
                     kept.append(row)

@@ -73,8 +73,8 @@ def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
     if not measured or segmentation.evidence.get("forward") not in (REPETITION, RECURRENT):
         raise LumosError("--set layers: the trace shows no layers that repeat, so none can be added or left out (lumos inspect --blocks)")
     stacks = segmentation.stacks
-    each = len(stacks) if len(set(stacks)) == 1 else 1
-    count *= each
+    alike = len(stacks) if len(set(stacks)) == 1 else 1
+    count *= alike
     if any(stack * count % measured for stack in stacks):
         parts = " + ".join(map(str, stacks))
         raise LumosError(f"--set layers={count}: the model has stacks of {parts} = {measured} layers, which cannot keep their proportion")
@@ -85,9 +85,9 @@ def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
     prices = layout.prices.copy()
     for rank, exchanged in zip(recordings_of(segmentation, job), exchanged_by_rank(layout, job), strict=True):
         _more_updates(prices, layout, rank, exchanged, new)
-    change = f"layers = {count // each * stages} (measured: {recorded_layers(layout, job)})"
-    if each > 1:
-        change += f" in each of {each} stacks"
+    change = f"layers = {count // alike * stages} (measured: {recorded_layers(layout, job)})"
+    if alike > 1:
+        change += f" in each of {alike} stacks"
     return replace(layout, ranks=ranks, prices=prices, changes=(*layout.changes, change))
 
 
@@ -227,7 +227,7 @@ def microbatches(
     if not any(p.label.phase == Phase.BACKWARD for p in segmentation.pieces):
         raise LumosError("--set microbatches: the trace has no backward pass, so it is unknown which passes form a step")
     measured = recorded_microbatches(layout)
-    pairs = zip(*(recordings_of(segmentation, each) for each in (job, shaped or job)), strict=True)
+    pairs = zip(*(recordings_of(segmentation, traces_of) for traces_of in (job, shaped or job)), strict=True)
     added = [accumulation(rank, accelerator, after=after) for rank, after in pairs]
     last = layout.last | set(np.flatnonzero(inside(segmentation.graph, job, _BUCKETS.match)).tolist())
     working, exchanging = _working(segmentation), _exchanging(segmentation, last)

@@ -69,8 +69,8 @@ def replicas(
             " when replicas would exchange gradients; record two replicas, or give the script (--before and --after)"
         )
     shared = exchanged_by_rank(layout, job)
-    sets = max(each.sets for each in shared)
-    summed = np.flatnonzero(np.isin(facts.task, np.concatenate([each.sums for each in shared])))
+    sets = max(exchanged.sets for exchanged in shared)
+    summed = np.flatnonzero(np.isin(facts.task, np.concatenate([exchanged.sums for exchanged in shared])))
     if not len(chosen) + len(summed):
         raise LumosError(f"--set dp: no collective of the {world} replicas with a known size in the trace")
     if sets > 1 and count * sets % world:
@@ -82,7 +82,7 @@ def replicas(
     layout = regroup(layout, summed.tolist(), lambda exchange: (exchange.of(ranks=count * sets // world),))
     prices = layout.prices.times(updates_of_parts(layout, job), exactly(world / count if sets == 1 else 1.0))
     if count == 1:  # a script that is told to run alone may not wrap its model, and then copies nothing
-        prices = prices.times(np.concatenate([each.copies for each in shared]), Ratio(1.0, 0.0, 1.0))
+        prices = prices.times(np.concatenate([exchanged.copies for exchanged in shared]), Ratio(1.0, 0.0, 1.0))
     return replace(
         layout,
         prices=prices,

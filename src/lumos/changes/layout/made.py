@@ -75,10 +75,10 @@ def _marks(steps: tuple[Step, ...], rank: int) -> dict[tuple[str, int], int]:
     """The steps of a rank by their name and how many of that name come before."""
     seen: Counter[str] = Counter()
     out = {}
-    for i, each in enumerate(steps):
-        if each.rank == rank:
-            out[each.name, seen[each.name]] = i
-            seen[each.name] += 1
+    for i, step in enumerate(steps):
+        if step.rank == rank:
+            out[step.name, seen[step.name]] = i
+            seen[step.name] += 1
     return out
 
 

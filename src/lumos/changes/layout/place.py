@@ -269,13 +269,13 @@ class _Copies:
         same name and kind, or else the last task on the same processor. [] where there is none."""
         piece = self.instances[instance][1].piece
         tasks = self.order[self.begin[piece] : self.begin[piece + 1]]
-        place = int(self.place_in_piece[task])
+        position = int(self.place_in_piece[task])
         if (
-            place < len(tasks)
-            and self.base.name[tasks[place]] == self.base.name[task]
-            and self.base.kind[tasks[place]] == self.base.kind[task]
+            position < len(tasks)
+            and self.base.name[tasks[position]] == self.base.name[task]
+            and self.base.kind[tasks[position]] == self.base.kind[task]
         ):
-            chosen = int(tasks[place])
+            chosen = int(tasks[position])
         else:
             same = tasks[self.base.processor[tasks] == self.base.processor[task]]
             if not len(same):

@@ -230,8 +230,8 @@ def _steps(placed: Placed, additions: Sequence[Addition]) -> Int32:
     number = max(int(placed.instance.max(initial=-1)), max(a.instance for a in additions)) + 1
     of_instance = np.full(max(number, 1), -1, np.int32)
     of_instance[placed.instance[owned]] = placed.owners.step[owned]
-    found = of_instance[[a.instance for a in additions]]
-    return np.where(found >= 0, found, placed.owners.step[[_anchor(a) for a in additions]]).astype(np.int32)
+    steps = of_instance[[a.instance for a in additions]]
+    return np.where(steps >= 0, steps, placed.owners.step[[_anchor(a) for a in additions]]).astype(np.int32)
 
 
 def _anchor(a: Addition) -> int:
@@ -255,21 +255,21 @@ def _edges(placed: Placed, additions: Sequence[Addition]) -> Edges:
     for kind in Dependency:
         same = graph.pred_kind == kind
         edges.add(graph.pred[same].astype(np.int64), list_of(graph.pred_offset)[same], kind)
-    found: dict[Dependency, list[tuple[int, int]]] = {}
+    by_kind: dict[Dependency, list[tuple[int, int]]] = {}
     last: dict[tuple[int, str], int] = {}
     for task, a in enumerate(additions, len(graph)):
         device = bool(on_device[_anchor(a)])
         waiting = Dependency.STREAM_WAIT if device else Dependency.HAND_OFF
-        found.setdefault(waiting, []).extend((t, task) for t in a.after)
-        found.setdefault(waiting, []).extend((len(graph) + i, task) for i in a.follows)
-        found.setdefault(waiting, []).extend((task, t) for t in a.before)
+        by_kind.setdefault(waiting, []).extend((t, task) for t in a.after)
+        by_kind.setdefault(waiting, []).extend((len(graph) + i, task) for i in a.follows)
+        by_kind.setdefault(waiting, []).extend((task, t) for t in a.before)
         if device and launch[_anchor(a)] >= 0:
-            found.setdefault(Dependency.LAUNCH, []).append((int(launch[_anchor(a)]), task))
+            by_kind.setdefault(Dependency.LAUNCH, []).append((int(launch[_anchor(a)]), task))
         key = a.rank, a.lane
         if key in last:
-            found.setdefault(Dependency.STREAM_ORDER if device else Dependency.THREAD_ORDER, []).append((last[key], task))
+            by_kind.setdefault(Dependency.STREAM_ORDER if device else Dependency.THREAD_ORDER, []).append((last[key], task))
         last[key] = task
-    for kind, pairs in found.items():
+    for kind, pairs in by_kind.items():
         columns = np.array(pairs, np.int64).reshape(-1, 2)
         edges.add(columns[:, 0], columns[:, 1], kind)
     return edges
@@ -278,5 +278,5 @@ def _edges(placed: Placed, additions: Sequence[Addition]) -> Edges:
 def added_work(placed: Placed, instance: int) -> Int64:
     """The tasks of an instance that compute, on the device where the job has one, in order."""
     tasks = np.flatnonzero(placed.instance == instance)
-    found: Int64 = tasks[placed.graph.on_device[tasks] == bool(placed.graph.on_device.any())]
-    return found
+    computing: Int64 = tasks[placed.graph.on_device[tasks] == bool(placed.graph.on_device.any())]
+    return computing

@@ -68,7 +68,7 @@ def computing(layout: MeasuredLayout, job: Job) -> DType | None:
             if dtype is not None:
                 rounded = dtype is DType.FP32 and rounds_to_tf32(graph.names[graph.name[task]])
                 (spent if arithmetic[task] else beside)[DType.TF32 if rounded else dtype] += int(graph.duration[task])
-    return next((found.most_common(1)[0][0] for found in (spent, beside) if found), None)
+    return next((counted.most_common(1)[0][0] for counted in (spent, beside) if counted), None)
 
 
 def in_precision(layout: MeasuredLayout, job: Job, devices: Devices, wanted: str) -> MeasuredLayout:
@@ -119,7 +119,7 @@ def _in_type(layout: MeasuredLayout, job: Job, old: DType, new: DType) -> Measur
 def _retyped(old: tuple[DType, ...], new: DType, _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
     """An operator whose tensors of the types `old` have the type `new`, in which it multiplies as well."""
     name = new.value if has_rate(o) else new.profiler_name
-    return o._replace(dtypes=tuple(name if DType.parse(each) in old else each for each in o.dtypes))
+    return o._replace(dtypes=tuple(name if DType.parse(dtype) in old else dtype for dtype in o.dtypes))
 
 
 def _uncalled(_: ShapedOperator, o: ShapedOperator) -> ShapedOperator:

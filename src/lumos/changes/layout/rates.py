@@ -67,7 +67,7 @@ class Rates(NamedTuple):
             return AddedTimes(round(best), round(best / (1 + CARRIES)), round(best * (1 + CARRIES)))
         within = self._within_node(ranks, apart)
         groups = [sizes for group, sizes in self.links.items() if self._within_node(*group) == within]
-        alike = self._nearest([each for sizes in groups for each in sizes], nbytes)
+        alike = self._nearest([size for sizes in groups for size in sizes], nbytes)
         best, low, high = (round(ns * (alike or 1.0)) for ns in modelled)
         return AddedTimes(best, min(low, modelled.low), max(high, modelled.high))
 
@@ -77,7 +77,7 @@ class Rates(NamedTuple):
     @staticmethod
     def _nearest(known: Iterable[tuple[int, float]], nbytes: int) -> float | None:
         """The ratio of the recorded buffer of the most similar size; None where none is within a factor of NEAR."""
-        size, ratio = min(known, key=lambda each: abs(log(each[0] / nbytes)), default=(0, 0.0))
+        size, ratio = min(known, key=lambda of_size: abs(log(of_size[0] / nbytes)), default=(0, 0.0))
         return ratio if size and abs(log(size / nbytes)) <= log(NEAR) else None
 
     def copy(self, nbytes: int) -> AddedTimes:
@@ -108,12 +108,12 @@ def _links(graph: Graph, cluster: Cluster) -> dict[tuple[int, int], tuple[tuple[
     took: dict[GroupExchange, list[float]] = defaultdict(list)
     for row in np.flatnonzero(known).tolist():
         took[recorded_exchange(facts, row)].append(float(graph.duration[facts.task[row]]))
-    found: dict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
-    for each, times in took.items():
-        if each.nbytes >= _LEAST_BYTES:
-            ratio = float(np.median(times)) / max(int(modelled_exchange(each, cluster).time), 1)
-            found[each.ranks, each.stride].append((round(each.nbytes), ratio))
-    return {place: tuple(sorted(ratios)) for place, ratios in found.items()}
+    ratios_of: dict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
+    for exchange, times in took.items():
+        if exchange.nbytes >= _LEAST_BYTES:
+            ratio = float(np.median(times)) / max(int(modelled_exchange(exchange, cluster).time), 1)
+            ratios_of[exchange.ranks, exchange.stride].append((round(exchange.nbytes), ratio))
+    return {place: tuple(sorted(ratios)) for place, ratios in ratios_of.items()}
 
 
 def _memory(rank: RankRecording, accelerator: Accelerator) -> tuple[float, float, float] | None:

@@ -84,7 +84,7 @@ def regroup(
         if before is None:
             recorded = read_as(recorded_exchange(facts, row, unknown))
             before = Regrouped(recorded, ((recorded,),))
-        readings = [tuple(new for each in reading for new in change(each)) for reading in before.readings for change in becomes]
+        readings = [tuple(new for one in reading for new in change(one)) for reading in before.readings for change in becomes]
         more[row] = before._replace(readings=tuple(dict.fromkeys(readings)))
     return replace(layout, exchanges={**layout.exchanges, **more})
 
@@ -99,18 +99,18 @@ def reexchange(layout: MeasuredLayout, job: Job, links: Links | None) -> Measure
     if links is not None and links.differ:
         others = {row: recorded_exchange(facts, row, job.world) for row in range(len(facts.task)) if row not in becomes}
         becomes.update({row: Regrouped(exchange, ((exchange,),)) for row, exchange in others.items()})
-        if kept := sum(each.kind is CollectiveKind.UNKNOWN and each.ranks > 1 for each in others.values()):
+        if kept := sum(taken.kind is CollectiveKind.UNKNOWN and taken.ranks > 1 for taken in others.values()):
             text = f"{kept} collectives of unknown kind, size or group keep their measured time"
             notes["collectives-kept"] = Diagnostic("collectives-kept", text)
     waiting, takes = np.isin(facts.task, graph.waiting_unknown), cache(partial(_takes, links))
     for row, (recorded, readings) in becomes.items():
         task, took = int(facts.task[row]), [takes(recorded, reading) for reading in readings]
-        ratios = [each.of(int(graph.duration[task]), waits=bool(waiting[row])) for each in took]
+        ratios = [taken.of(int(graph.duration[task]), waits=bool(waiting[row])) for taken in took]
         prices.multiply(task, Ratio(ratios[0].best, min(r.low for r in ratios), max(r.high for r in ratios)))
         if took[0].modelled and took[0].best != took[0].before and (waiting[row] or not took[0].before):
             modelled.add(task)
             notes.update({_WAITING_KEPT.code: _WAITING_KEPT} if took[0].before else {})
-        notes.update({note.code: note for each in took for note in each.notes})
+        notes.update({note.code: note for taken in took for note in taken.notes})
     return replace(layout, prices=prices, modelled=frozenset(modelled), diagnostics=(*layout.diagnostics, *notes.values()))
 
 
@@ -130,9 +130,9 @@ class _Takes(NamedTuple):
         after, whole = self[1:4], max(whole, 1)
         if not self.before:
             return Ratio(*((whole + ns) / whole for ns in after))
-        times = [each / self.before for each in after]
+        times = [taken / self.before for taken in after]
         moving = min(self.before / whole, 1.0) if waits and self.modelled else 1.0
-        best, low, high = (1 - moving + moving * each for each in times)
+        best, low, high = (1 - moving + moving * taken for taken in times)
         return Ratio(best, min(low, times[1]), max(high, times[2]))
 
 
@@ -145,11 +145,11 @@ def _takes(links: Links | None, recorded: GroupExchange, reading: tuple[GroupExc
     known = links is not None and recorded.kind is not CollectiveKind.UNKNOWN
     if reading == (recorded,) and not (known and links is not None and links.differ):
         return _AS_BEFORE
-    moving = [each for each in reading if each.ranks > 1 and each.nbytes > 0]
+    moving = [exchange for exchange in reading if exchange.ranks > 1 and exchange.nbytes > 0]
     if links is None or not known:
-        nbytes, was = sum(each.nbytes for each in moving), recorded.nbytes
+        nbytes, was = sum(exchange.nbytes for exchange in moving), recorded.nbytes
         return _Takes(was, nbytes, min(nbytes, was), max(nbytes, was), notes=(_IN_PROPORTION,) if links is None else ())
     before = float(int(modelled_exchange(recorded, links.before).time)) if recorded.ranks > 1 else 0.0
-    after = [modelled_exchange(each, links.after) for each in moving]
-    best, low, high = (float(sum(int(getattr(each, end)) for each in after)) for end in ("time", "low", "high"))
-    return _Takes(before, best, low, high, True, tuple(note for each in after for note in each.diagnostics))
+    after = [modelled_exchange(exchange, links.after) for exchange in moving]
+    best, low, high = (float(sum(int(getattr(exchange, end)) for exchange in after)) for end in ("time", "low", "high"))
+    return _Takes(before, best, low, high, True, tuple(note for exchange in after for note in exchange.diagnostics))

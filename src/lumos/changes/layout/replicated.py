@@ -72,13 +72,13 @@ def replicate(
     def time(nbytes: int) -> AddedTimes:
         return times_of(collective(CollectiveKind.ALL_REDUCE, replicas * sharing, nbytes, cluster))
 
-    found = GradientBuckets(layout, job, shaped, accelerator, time)
-    if not any(found.of_rank):
+    gradients = GradientBuckets(layout, job, shaped, accelerator, time)
+    if not any(gradients.of_rank):
         raise LumosError(
             f"--set dp: {job.traces[0].path} shows no backward pass with the shapes of its weights, so it is not known how many gradients"
             " its replicas would exchange; record a training step with record_shapes=True"
         )
-    buckets = found.of_rank[0]
+    buckets = gradients.of_rank[0]
     steps = sum(bucket.last for bucket in buckets)
     megabytes = sum(bucket.nbytes for bucket in buckets) / steps / 1e6
     text = (
@@ -88,7 +88,7 @@ def replicate(
     )
     notes = (*layout.diagnostics, Diagnostic("exchange-assumed", text))
     changes = (*layout.changes, *((f"dp = {replicas} (measured: 1)",) if replicas > 1 else ()))
-    return replace(layout, assumed=(*layout.assumed, found.exchanged), changes=changes, diagnostics=notes)
+    return replace(layout, assumed=(*layout.assumed, gradients.exchanged), changes=changes, diagnostics=notes)
 
 
 def gradient_bytes(rank: RankRecording) -> dict[int, int]:
@@ -98,15 +98,15 @@ def gradient_bytes(rank: RankRecording) -> dict[int, int]:
         total[gradient.layer] += gradient.width * elements(gradient.shape)
     if total:
         return dict(total)
-    each = stream_width(rank.trace)
-    return {layer: each * n for layer, n in rank.weights().items() if n}
+    width = stream_width(rank.trace)
+    return {layer: width * n for layer, n in rank.weights().items() if n}
 
 
 def times_ready(layout: MeasuredLayout, position: int = 0) -> Counter[int]:
     """How often a step of the rank at a position has the gradients of every recorded layer, and of what is outside (-1)."""
-    found = next((sum(step.ready.values(), Counter[int]()) for step in backward_ends(layout, position)), Counter[int]())
-    found[-1] = 1
-    return found
+    times = next((sum(step.ready.values(), Counter[int]()) for step in backward_ends(layout, position)), Counter[int]())
+    times[-1] = 1
+    return times
 
 
 def ready_bytes(rank: RankRecording) -> dict[int, int]:
@@ -204,7 +204,7 @@ class GradientBuckets:
         self.exchanging = exchanging or [frozenset()] * len(layout.ranks)
         self.of_rank: list[list[Bucket]] = []
         self.copies: list[dict[int, Extra]] = []
-        before, after = (recordings_of(layout.segmentation, each) for each in (job, shaped))
+        before, after = (recordings_of(layout.segmentation, traces_of) for traces_of in (job, shaped))
         for position, recorded in enumerate(layout.recorded):
             self.of_rank.append(list(buckets_of(layout, ready_bytes(after[recorded]), position, self.exchanging[position])))
             self.copies.append(accumulation(before[recorded], accelerator, passes=2, after=after[recorded]))

@@ -59,14 +59,14 @@ def reprice(layout: MeasuredLayout, job: Job, devices: Devices) -> MeasuredLayou
     much longer or shorter that their measured time says less of it (`Ratio.far`)."""
     graph, prices = layout.segmentation.graph, layout.prices.copy()
     recorded, old, new = replace(layout, sizes=(), rewritten={}), devices.before, devices.after
-    moves = [_Move(each, cache(partial(on_devices, each))) for each in (devices, Devices(old, old), Devices(new, new))]
+    moves = [_Move(one, cache(partial(on_devices, one))) for one in (devices, Devices(old, old), Devices(new, new))]
     multiplying = _Multiplying(bound_by_arithmetic(graph), graph.named(rounds_to_tf32))
     far = [np.empty(0, np.int64)]
     for rank in recordings_of(layout.segmentation, job):
         if not (layout.sizes or layout.rewritten.get(rank.position) or devices.differ):
             continue
         priced = _Priced(rank, moves, multiplying)
-        was, now = (OperatorsNow(each, rank) for each in (recorded, layout))
+        was, now = (OperatorsNow(one, rank) for one in (recorded, layout))
         far += [priced.price(prices, calls) for calls in _becoming(rank.work, was, now) if calls.changed or devices.differ]
         if priced.core is not None:
             for calls in _nodes_becoming(rank, was, now):
@@ -78,13 +78,13 @@ def reprice(layout: MeasuredLayout, job: Job, devices: Devices) -> MeasuredLayou
 
 def changed_tasks(before: MeasuredLayout, after: MeasuredLayout, rank: RankRecording) -> Int64:
     """The tasks of a rank whose operators are others after a change than before."""
-    found = [np.empty(0, np.int64)]
+    changed = [np.empty(0, np.int64)]
     if before.sizes != after.sizes or before.rewritten.get(rank.position, {}) != after.rewritten.get(rank.position, {}):
-        was, now = (OperatorsNow(each, rank) for each in (before, after))
-        found += [calls.tasks for calls in _becoming(rank.work, was, now) if calls.changed]
+        was, now = (OperatorsNow(layout, rank) for layout in (before, after))
+        changed += [calls.tasks for calls in _becoming(rank.work, was, now) if calls.changed]
         if not after.segmentation.graph.on_device.any():
-            found += [calls.tasks for calls in _nodes_becoming(rank, was, now) if calls.changed]
-    return np.concatenate(found)
+            changed += [calls.tasks for calls in _nodes_becoming(rank, was, now) if calls.changed]
+    return np.concatenate(changed)
 
 
 def opened(before: MeasuredLayout, after: MeasuredLayout, job: Job) -> MeasuredLayout:

@@ -309,12 +309,12 @@ def holding(trace: Trace, rows: Sequence[int], like: Callable[[str], bool]) -> l
     one such operator in another, with the same inputs."""
     outer = np.flatnonzero(trace.is_any(Category.OPERATOR) & trace.named(like))
     inner = np.array(rows, np.int64)
-    found = set(rows)
+    holders = set(rows)
     for lane in unique(trace.lane[inner]).tolist() if rows else ():
         spans, starts = outer[trace.lane[outer] == lane], np.sort(trace.start[inner[trace.lane[inner] == lane]])
         begin, end = trace.start[spans], trace.start[spans] + trace.duration[spans]
-        found |= set(spans[np.searchsorted(starts, end, "left") > np.searchsorted(starts, begin, "left")].tolist())
-    return sorted(found)
+        holders |= set(spans[np.searchsorted(starts, end, "left") > np.searchsorted(starts, begin, "left")].tolist())
+    return sorted(holders)
 
 
 def core_of(graph: Graph, work: OperatorWork) -> Core:

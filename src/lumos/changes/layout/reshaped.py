@@ -47,14 +47,14 @@ def _reshaped(layout: MeasuredLayout, rank: RankRecording) -> Trace:
         return trace
     shown = OperatorsNow(layout, rank)
     strings, values = list(trace.strings), column.values.copy()
-    place = {text: i for i, text in enumerate(strings)}
+    numbers = {text: i for i, text in enumerate(strings)}
     kinds = types.values.copy() if types is not None else values[:0]
     at = dict(zip(types.rows.tolist(), range(len(kinds)), strict=True)) if types is not None else {}
 
     def number(text: str) -> int:
-        if place.setdefault(text, len(strings)) == len(strings):
+        if numbers.setdefault(text, len(strings)) == len(strings):
             strings.append(text)
-        return place[text]
+        return numbers[text]
 
     dims = column.values.astype(np.int64)
     for mine in equal_rows(shown.kinds(column.rows.astype(np.int64)), dims):
@@ -85,8 +85,8 @@ class OperatorsNow:
         if self._rewritten:
             rewrites[:] = [several.setdefault(self._rewritten.get(row, ()), len(several)) for row in rows.tolist()]
         by_axes = axes.astype(np.int64) * (len(several) + 1) + rewrites
-        found: Int64 = by_axes * len(self._shapes.operators) + self._shapes.of_row[rows]
-        return found
+        numbers: Int64 = by_axes * len(self._shapes.operators) + self._shapes.of_row[rows]
+        return numbers
 
     def recorded(self, row: int) -> ShapedOperator:
         """The operator of a row that has shapes, as recorded."""
@@ -104,10 +104,10 @@ class OperatorsNow:
         if key not in self._known:
             recorded = self.recorded(row)
             sizes_read = [] if self.change is None else [c for c in (self.change, self.change.staying) if c is not None]
-            found = [change.at(row, recorded) for change in sizes_read] or [recorded]
+            likely = [change.at(row, recorded) for change in sizes_read] or [recorded]
             for rewrites in steps:
-                found = [rewrite(recorded, o) for o in found for rewrite in rewrites]
-            self._known[key] = tuple(dict.fromkeys(found))
+                likely = [rewrite(recorded, o) for o in likely for rewrite in rewrites]
+            self._known[key] = tuple(dict.fromkeys(likely))
         return self._known[key]
 
 
@@ -127,6 +127,6 @@ def _types(dims: str, kinds: str, dtypes: Sequence[str]) -> str:
     out, flat = json.loads(kinds), (DType.FP32.profiler_name if name in (DType.FP32, DType.TF32) else name for name in dtypes)
     for i, value in enumerate(json.loads(dims)[: len(out)]):
         listed = isinstance(value, list) and any(isinstance(v, list) for v in value)
-        found = [next(flat) for _ in (value if listed else (value,))]
-        out[i] = out[i] if listed else found[0]
+        names = [next(flat) for _ in (value if listed else (value,))]
+        out[i] = out[i] if listed else names[0]
     return json.dumps(out, separators=(",", ":"))

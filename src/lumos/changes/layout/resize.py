@@ -100,7 +100,7 @@ def to_sizes(
     follows their number; else the caller says what it takes."""
     segmentation, prices = layout.segmentation, layout.prices.copy()
     exchanges = exchanged_by_rank(layout, job)
-    parts = [unique(each.copies, each.updates_of_parts) if each.stage >= 2 else each.copies[:0] for each in exchanges]
+    parts = [unique(rank.copies, rank.updates_of_parts) if rank.stage >= 2 else rank.copies[:0] for rank in exchanges]
     of_ranks = [(sizes(trace), choose(sizes(trace), trace)) for trace in job.traces]
     recorded = layout.sizes or tuple(old for old, _ in of_ranks)
     resized_ranks = tuple(after_both(was, *of_rank) for was, of_rank in zip(recorded, of_ranks, strict=True))
@@ -169,7 +169,7 @@ def _read_twice(tasks: Int64, described: Sequence[str]) -> tuple[Diagnostic, ...
 def _grown(were: Mapping[int, int], are: Mapping[int, int], inner: bool | None) -> float:
     """How many times as many values the weights have, which are given by layer: of the layers, of what is outside, or of all (None). Ranks
     that share states exchange the one and the other by themselves."""
-    now, was = (sum(n for layer, n in each.items() if inner is None or (layer >= 0) == inner) for each in (are, were))
+    now, was = (sum(n for layer, n in by_layer.items() if inner is None or (layer >= 0) == inner) for by_layer in (are, were))
     return now / was if was else 1.0
 
 
@@ -201,8 +201,8 @@ def unknown_size(key: str, trace: Trace) -> str:
     """Why a size is not known, and what to do."""
     if "Input Dims" not in trace.args:
         return f"{trace.path} has no shapes of operators, so it does not show {key}; record with record_shapes=True"
-    found = sizes(trace)
-    shown = [name for name in SIZE_KEYS if getattr(found, name)]
+    known = sizes(trace)
+    shown = [name for name in SIZE_KEYS if getattr(known, name)]
     return (
         f"the shapes of the operators in {trace.path} do not show {key} of a model; they show {', '.join(shown) or 'no size'}, which can be"
         " changed"
@@ -214,8 +214,8 @@ def _updates(rank: RankRecording, shaped: Int64) -> Int64:
     segmentation, graph = rank.segmentation, rank.segmentation.graph
     update = graph.on_device & (graph.kind != Kind.COLLECTIVE) & (segmentation.phase == Phase.OPTIMIZER)
     update[shaped] = False
-    found: Int64 = rank.tasks[update[rank.tasks]]
-    return found
+    kernels: Int64 = rank.tasks[update[rank.tasks]]
+    return kernels
 
 
 def _of_weights(rank: RankRecording, gathers: Int64) -> Int64:
@@ -246,8 +246,8 @@ def _work(rank: RankRecording) -> Int64:
     facts = graph.collectives
     if facts is not None:
         works[facts.task[facts.of_kind(CollectiveKind.ALL_TO_ALL)]] = True
-    found: Int64 = mine[works[mine]]
-    return found
+    working: Int64 = mine[works[mine]]
+    return working
 
 
 def _not_reached(ranks: Sequence[RankRecording], tasks: Int64, changes: Sequence[str]) -> tuple[Diagnostic, ...]:

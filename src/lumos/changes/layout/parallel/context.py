@@ -132,14 +132,14 @@ def context_parallel(
         layout, job, lambda own, trace: resized(own, of_rank, trace), tuple(of_rank), tuple(described), of_parts
     )
     prices = out.prices.copy()
-    for rank, found in zip(ranks_recorded, calls, strict=True):
+    for rank, attending in zip(ranks_recorded, calls, strict=True):
         if measured > 1:
-            out = _rerouted(out, prices, layout, rank, found, ranks, ratio)
-        prices.multiply([task for call in found for task in call.tasks], exactly(count / measured))
+            out = _rerouted(out, prices, layout, rank, attending, ranks, ratio)
+        prices.multiply([task for call in attending for task in call.tasks], exactly(count / measured))
     out = replace(out, prices=prices, shared=out.shared * (count if "seq" in wanted else count / measured))
     if measured > 1 or count == 1:
         return out
-    of_task = {call.tasks[-1]: call for found in calls for call in found}
+    of_task = {call.tasks[-1]: call for attending in calls for call in attending}
     text = (
         f"cp = {count}: the recording has whole sequences on every rank and shows no exchange of keys and values; assumed are gathers of"
         f" them in every layer, results merged in fp32, and a ring of their gradients, as in PyTorch's context_parallel, over the links of"
@@ -170,11 +170,11 @@ def _calls(rank: RankRecording) -> list[_Call]:
     """The calls of attention in the layers of a rank, in order."""
     segmentation = rank.segmentation
     by_row: dict[int, list[OperatorTask]] = {}
-    for each in rank.work.in_order(lambda o: attention_of(o.name, o.shapes)):
-        by_row.setdefault(each.row, []).append(each)
+    for attending in rank.work.in_order(lambda o: attention_of(o.name, o.shapes)):
+        by_row.setdefault(attending.row, []).append(attending)
     out = []
-    for row, found in by_row.items():
-        o, mine = found[0].operator, [each.task for each in found]
+    for row, of_row in by_row.items():
+        o, mine = of_row[0].operator, [attending.task for attending in of_row]
         a, piece = attention_of(o.name, o.shapes), int(segmentation.piece[mine[0]])
         if a is None or segmentation.pieces[piece].label.layer < 0:
             continue
@@ -265,8 +265,8 @@ def _merging(rank: RankRecording, calls: Sequence[_Call]) -> Iterator[tuple[bool
     by_piece: dict[int, list[_Call]] = {}
     for call in calls:
         by_piece.setdefault(call.piece, []).append(call)
-    for found in by_piece.values():
-        first, last = found[0].tasks[0], found[-1].tasks[-1]
+    for of_piece in by_piece.values():
+        first, last = of_piece[0].tasks[0], of_piece[-1].tasks[-1]
         behind = products[np.searchsorted(products, last, "right") :]
         behind = behind[graph.processor[behind] == graph.processor[last]][:1]
         if not len(behind):
@@ -276,7 +276,7 @@ def _merging(rank: RankRecording, calls: Sequence[_Call]) -> Iterator[tuple[bool
         if min(calls_of) >= 0 and graph.processor[calls_of[0]] == graph.processor[calls_of[1]]:
             mine.append(_between(graph.processor, int(calls_of[0]), int(calls_of[1])))
         inside = np.concatenate(mine)
-        yield found[0].backward, inside[~kept[inside]]
+        yield of_piece[0].backward, inside[~kept[inside]]
 
 
 def _between(processor: np.ndarray, first: int, end: int) -> Int64:
@@ -307,7 +307,7 @@ def _times(backward: bool, nbytes: int, outputs: float, ranks: int, part: int, r
     if backward:
         hop = rates.exchange(CollectiveKind.SEND_RECEIVE, 2, 2 * nbytes)  # in fp32
         best, high = best + hop.best + (ranks - 1) * max(hop.best - part, 0), high + ranks * hop.high
-    each = BACKWARD_ONCE + BACKWARD_PART * ranks if backward else FORWARD_ONCE + FORWARD_PART * (ranks - 1)
-    merged = rates.passing(round(outputs * each)).best
+    element_bytes = BACKWARD_ONCE + BACKWARD_PART * ranks if backward else FORWARD_ONCE + FORWARD_PART * (ranks - 1)
+    merged = rates.passing(round(outputs * element_bytes)).best
     kernels = BACKWARD_KERNELS * ranks if backward else FORWARD_KERNELS * (ranks - 1)
     return AddedTimes(best, 0, high), AddedTimes(merged, 0, 2 * merged), kernels

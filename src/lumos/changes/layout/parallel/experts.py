@@ -86,48 +86,48 @@ def expert_parallel(layout: MeasuredLayout, job: Job, rates: Rates | None, count
     shown = [_experts(rank) for rank in recorded]
     rows, facts = _sent(layout), layout.segmentation.graph.collectives
     measured = (0 if facts is None else facts.usual_size(rows)) or 1
-    if not any(each.number for each in shown):
+    if not any(experts.number for experts in shown):
         raise LumosError(
             f"--set ep: {job.traces[0].path} shows no experts whose weights are multiplied together (grouped_mm, with shapes); experts that"
             " run one after the other cannot be told from other layers"
         )
-    found = exchanged_by_rank(layout, job)
-    replicas = _replicas(layout, found)
+    exchanges = exchanged_by_rank(layout, job)
+    replicas = _replicas(layout, exchanges)
     if count == measured:
         return replace(layout, changes=(*layout.changes, f"ep = {count} (as measured)"))
-    _check(count, measured, max(each.number for each in shown), replicas, max(each.stage for each in found))
+    _check(count, measured, max(experts.number for experts in shown), replicas, max(experts.stage for experts in exchanges))
     if rates is None:
         raise LumosError("--set ep: the device or its links are not known; describe them with --base-cluster FILE.toml or NAME")
     ratio, out = stream_ratio(job, wanted), layout
-    for position, each in enumerate(shown):
-        fewer = partial(_with_experts, each.number, each.number * measured // count)
-        out = rewriting(out, position, {grouped.row for grouped in each.grouped}, fewer)
+    for position, experts in enumerate(shown):
+        fewer = partial(_with_experts, experts.number, experts.number * measured // count)
+        out = rewriting(out, position, {grouped.row for grouped in experts.grouped}, fewer)
     prices = layout.prices.copy()
-    for position, each in enumerate(shown):
-        prices.multiply([grouped.task for grouped in each.grouped], Ratio(1.0, 1.0, 1 + IMBALANCE))
-        _fewer_weights(prices, layout, position, each, measured / count)
+    for position, experts in enumerate(shown):
+        prices.multiply([grouped.task for grouped in experts.grouped], Ratio(1.0, 1.0, 1 + IMBALANCE))
+        _fewer_weights(prices, layout, position, experts, measured / count)
         if measured == 1:
-            _uncopied(prices, recorded[position], found[position].copies, count)
-        out = _own_gradients(out, found[position].gradients, each, (measured, count, replicas))
+            _uncopied(prices, recorded[position], exchanges[position].copies, count)
+        out = _own_gradients(out, exchanges[position].gradients, experts, (measured, count, replicas))
     resent = rows[facts.ranks[rows] == measured] if facts is not None else rows
     out = regroup(out, resent.tolist(), lambda before: (before.of(ranks=count),))
     prices.multiply(facts.task[resent].tolist() if facts is not None else [], Ratio(1.0, 1.0, 1 + IMBALANCE))
     ranks = list(layout.ranks)
     for rank in recorded if count == 1 else ():
-        if len(found[rank.position].copies):
+        if len(exchanges[rank.position].copies):
             ranks[rank.position] = _copied_again(layout, rank, measured, rates.accelerator)
     changes = (*layout.changes, f"ep = {count} (measured: {measured})")
     out = replace(out, prices=prices, ranks=tuple(ranks), changes=changes)
     if measured > 1:
         return out
-    sites = {place.task: place for each in shown for place in _sites(each, ratio)}
-    sent = max(place.nbytes for place in sites.values())
+    sites = {site.task: site for experts in shown for site in _sites(experts, ratio)}
+    sent = max(site.nbytes for site in sites.values())
     text = (
         f"ep = {count}: the recording has all experts on every rank and shows no exchange of tokens; assumed are all-to-alls of"
         f" {sent / 1e6:,.1f} MB before and after the experts of every layer, with a copy around each, over the links of"
         f" {rates.cluster.name}, and tokens that are spread as they were"
     )
-    times = {nbytes: _times(nbytes, count, rates) for nbytes in {place.nbytes for place in sites.values()}}
+    times = {nbytes: _times(nbytes, count, rates) for nbytes in {site.nbytes for site in sites.values()}}
     assumed = partial(_assumed, sites, times, count)
     return replace(out, assumed=(*out.assumed, assumed), diagnostics=(*out.diagnostics, Diagnostic("experts-assumed", text)))
 
@@ -155,17 +155,17 @@ def _check(count: int, measured: int, experts: int, replicas: int, stage: int) -
 
 def _experts(rank: RankRecording) -> _Experts:
     """What a rank shows of its experts."""
-    segmentation, found = rank.segmentation, []
+    segmentation, multiplications = rank.segmentation, []
     for task, row, o in rank.work.in_order(grouped_product):
         dtype = DType.parse(next((d for d in o.dtypes if d), "")) or DType.BF16
         piece = int(segmentation.piece[task])
         if segmentation.pieces[piece].label.layer >= 0:
-            found.append(_Grouped(task, row, piece, o, elements(o.shapes[0]) * dtype.bytes))
-    count = next((g.operator.shapes[1][0] for g in found if len(g.operator.shapes[1]) == 3), 0)
+            multiplications.append(_Grouped(task, row, piece, o, elements(o.shapes[0]) * dtype.bytes))
+    count = next((g.operator.shapes[1][0] for g in multiplications if len(g.operator.shapes[1]) == 3), 0)
     of_layers = rank.gradients
     total, inside = (sum(g.width * elements(g.shape) for g in of_layers if g.layer >= least) for least in (-1, 0))
     of_experts = sum(g.width * elements(g.shape) for g in of_layers if g.layer >= 0 and len(g.shape) == 3)
-    return _Experts(count, found, of_experts, inside - of_experts, total - inside)
+    return _Experts(count, multiplications, of_experts, inside - of_experts, total - inside)
 
 
 def _sent(layout: MeasuredLayout) -> Int64:
@@ -178,12 +178,12 @@ def _sent(layout: MeasuredLayout) -> Int64:
     return np.flatnonzero(in_layer & exchanges & (facts.size > 1))
 
 
-def _replicas(layout: MeasuredLayout, found: Sequence[Exchanged]) -> int:
+def _replicas(layout: MeasuredLayout, exchanges: Sequence[Exchanged]) -> int:
     """How many replicas the job has, but for its experts: the size of the largest group that exchanges gradients."""
     facts = layout.segmentation.graph.collectives
     if facts is None or facts.size is None:
         return 1
-    rows = np.flatnonzero(np.isin(facts.task, np.concatenate([each.gradients for each in found])))
+    rows = np.flatnonzero(np.isin(facts.task, np.concatenate([exchanged.gradients for exchanged in exchanges])))
     return int(facts.size[rows].max(initial=1))
 
 
@@ -250,12 +250,12 @@ class _Site(NamedTuple):
 def _sites(experts: _Experts, ratio: float) -> Iterator[_Site]:
     """Before the first and after the last multiplication of the experts in every pass of a layer."""
     by_piece: dict[int, list[_Grouped]] = {}
-    for each in experts.grouped:
-        by_piece.setdefault(each.piece, []).append(each)
-    for found in by_piece.values():
-        tokens = next((g.tokens for g in found if len(g.operator.shapes[1]) == 3), 0)
-        yield _Site(found[0].task, True, round(tokens * ratio))
-        yield _Site(found[-1].task, False, round(tokens * ratio))
+    for multiplication in experts.grouped:
+        by_piece.setdefault(multiplication.piece, []).append(multiplication)
+    for of_piece in by_piece.values():
+        tokens = next((g.tokens for g in of_piece if len(g.operator.shapes[1]) == 3), 0)
+        yield _Site(of_piece[0].task, True, round(tokens * ratio))
+        yield _Site(of_piece[-1].task, False, round(tokens * ratio))
 
 
 def _times(nbytes: int, ranks: int, rates: Rates) -> tuple[AddedTimes, AddedTimes]:

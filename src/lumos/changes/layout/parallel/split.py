@@ -154,9 +154,9 @@ def _has_two_tables(rank: RankRecording, places: Sequence[_Place], looked_up: Se
     `parallelize_module` would give each of the two modules a parameter of its own, so its plans leave it whole. A stage of a pipeline that
     has but one of the two has its table alone."""
     table = (rank.sizes.vocab, rank.sizes.hidden)
-    multiplied = any(not place.inside and {place.sizes.n, place.sizes.k} == set(table) for place in places)
-    found = [gradient.shape for gradient in rank.gradients].count(table)
-    return found != 1 or not (looked_up and multiplied)
+    multiplied = any(not of.inside and {of.sizes.n, of.sizes.k} == set(table) for of in places)
+    tables = [gradient.shape for gradient in rank.gradients].count(table)
+    return tables != 1 or not (looked_up and multiplied)
 
 
 def _lookups(rank: RankRecording, table: Shape) -> list[int]:
@@ -223,27 +223,27 @@ def _shares(
     could share; where `shown` has none, embedding and head stay whole."""
     was, now = OperatorsNow(before, rank), OperatorsNow(after, rank)
     shared = {n * shown.head_dim for n in (shown.heads, shown.kv_heads, shown.heads + 2 * shown.kv_heads)} | {shown.ffn, 2 * shown.ffn}
-    for place in places:
-        m, n, k, batch = place.sizes
-        of_vocabulary = could > 0 and could in (m, n, k) and not place.inside
-        if batch > 1 or not (place.inside or of_vocabulary) or was[place.row] != now[place.row]:
+    for multiplication in places:
+        m, n, k, batch = multiplication.sizes
+        of_vocabulary = could > 0 and could in (m, n, k) and not multiplication.inside
+        if batch > 1 or not (multiplication.inside or of_vocabulary) or was[multiplication.row] != now[multiplication.row]:
             continue
         dimension = "k" if of_vocabulary and k == could else "m" if m == could else "n"
-        sure = not of_vocabulary and not shared.isdisjoint(place.sizes)
+        sure = not of_vocabulary and not shared.isdisjoint(multiplication.sizes)
         whole = of_vocabulary and not shown.vocab
-        yield place.row, _Share(dimension, whole, sure and not whole)
+        yield multiplication.row, _Share(dimension, whole, sure and not whole)
 
 
 def _cut(dimension: str, ranks: int, _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
     """A rank's part of a multiplication, of which the ranks share a dimension of `Product`."""
-    found, whole = factors(o), product(o)
-    if found is None or whole is None:
+    inputs, whole = factors(o), product(o)
+    if inputs is None or whole is None:
         return o
     part = whole._replace(**{dimension: getattr(whole, dimension) // ranks})
     out = list(o.shapes)
-    rows = (part.m,) if len(out[found.first]) == 2 else out[found.first][:-1]
-    out[found.first] = (*rows, part.k)
-    out[found.second] = (part.n, part.k) if found.transposed else (part.k, part.n)
+    rows = (part.m,) if len(out[inputs.first]) == 2 else out[inputs.first][:-1]
+    out[inputs.first] = (*rows, part.k)
+    out[inputs.second] = (part.n, part.k) if inputs.transposed else (part.k, part.n)
     return o._replace(shapes=tuple(out))
 
 
@@ -265,22 +265,22 @@ def _share_loss(prices: TaskPrices, rank: RankRecording, ranks: int) -> None:
 def stream_bytes(trace: Trace) -> int:
     """Bytes of what runs through the layers of a microbatch: the residual stream of a model for sequences, else what most multiplications
     and convolutions read; 0 where the trace does not say."""
-    shown, shapes, found = sizes(trace), shapes_of(trace), Counter[int]()
+    shown, shapes, read = sizes(trace), shapes_of(trace), Counter[int]()
     for o, times in shapes.counted():
         if o.shapes and ("linear" in o.name or "conv" in o.name) and "backward" not in o.name:
-            found[elements(o.shapes[0])] += times
-    usual = found.most_common(1)[0][0] if found else 0
+            read[elements(o.shapes[0])] += times
+    usual = read.most_common(1)[0][0] if read else 0
     return (shown.micro_batch * shown.seq * shown.hidden or usual) * stream_width(trace)
 
 
 def stream_width(trace: Trace) -> int:
     """Bytes of one value of the residual stream: of the type that most multiplications read; 4 where the trace does not say."""
-    shapes, found = shapes_of(trace), Counter[str]()
+    shapes, types = shapes_of(trace), Counter[str]()
     for o, times in shapes.counted(shapes.own):
         places = factors(o)
         if places is not None and places.first < len(o.dtypes):
-            found[o.dtypes[places.first]] += times
-    dtype = DType.parse(found.most_common(1)[0][0]) if found else None
+            types[o.dtypes[places.first]] += times
+    dtype = DType.parse(types.most_common(1)[0][0]) if types else None
     return (dtype or DType.FP32).bytes
 
 
@@ -293,20 +293,20 @@ def _exchanges(times: Mapping[int, AddedTimes], placed: Placed) -> Iterator[Addi
 def _sites(places: Sequence[_Place], shown: Sizes) -> Iterator[_Site]:
     """Where the ranks exchange."""
     of_piece: dict[int, list[_Place]] = defaultdict(list)
-    for place in places:
-        m, n, k, batch = place.sizes
+    for multiplication in places:
+        m, n, k, batch = multiplication.sizes
         if m * batch != shown.micro_batch * shown.seq:
             continue
-        if place.inside and n == shown.hidden:
-            of_piece[place.piece].append(place)
-        elif not place.inside and (n, k) == (shown.vocab, shown.hidden):
-            yield _Site(place.task, inside=False, gathers=True)
-        elif not place.inside and (n, k) == (shown.hidden, shown.vocab):
-            yield _Site(place.task, inside=False, takes=True)
-    for found in of_piece.values():
-        inner = [p for p in found if p.sizes.k in (shown.ffn, 2 * shown.ffn)]
-        attended = [p for p in found if p not in inner]
-        if found[0].label.phase == Phase.BACKWARD:
+        if multiplication.inside and n == shown.hidden:
+            of_piece[multiplication.piece].append(multiplication)
+        elif not multiplication.inside and (n, k) == (shown.vocab, shown.hidden):
+            yield _Site(multiplication.task, inside=False, gathers=True)
+        elif not multiplication.inside and (n, k) == (shown.hidden, shown.vocab):
+            yield _Site(multiplication.task, inside=False, takes=True)
+    for of_one_piece in of_piece.values():
+        inner = [p for p in of_one_piece if p.sizes.k in (shown.ffn, 2 * shown.ffn)]
+        attended = [p for p in of_one_piece if p not in inner]
+        if of_one_piece[0].label.phase == Phase.BACKWARD:
             # the gradient of what attention gives has the output projection's shape, and comes first
             halves = [(inner, len(inner)), (attended, max(len(attended) - 1, 1))]
         else:
@@ -318,10 +318,10 @@ def _multiplications(rank: RankRecording) -> list[_Place]:
     """The multiplications in the passes of a rank, in order."""
     segmentation, out = rank.segmentation, []
     for task, row, o in rank.work.in_order(product):
-        piece, found = int(segmentation.piece[task]), product(o)
+        piece, shape = int(segmentation.piece[task]), product(o)
         label = segmentation.pieces[piece].label
-        if found is not None and label.phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
-            out.append(_Place(task, row, found, label, piece, o))
+        if shape is not None and label.phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
+            out.append(_Place(task, row, shape, label, piece, o))
     return out
 
 
@@ -365,7 +365,7 @@ def _accumulated(rank: RankRecording) -> tuple[Int64, Int64]:
     """The tasks of a rank in which autograd adds the gradients of matrices to those that are there: of the layers', and of others."""
     work = rank.work
     matrices = {gradient.shape for gradient in rank.gradients if len(gradient.shape) == 2}
-    adds = work.like(lambda o: (found := {s for s in o.shapes if s}) and found <= matrices)
+    adds = work.like(lambda o: (shown := {s for s in o.shapes if s}) and shown <= matrices)
     tasks = work.tasks[adds & within_rows(rank.trace, work.rows, GATHERED)]
     in_layer = rank.segmentation.layer[tasks] >= 0
     return tasks[in_layer], tasks[~in_layer]

@@ -99,7 +99,7 @@ def _rejoined(before: MeasuredLayout, after: MeasuredLayout, job: Job, ranks: tu
     for rank in recordings_of(before.segmentation, job):
         old, work = rank.sizes, rank.work
         part = old.micro_batch * old.seq, old.vocab
-        joins, takes = (work.like(partial(_is_of_parts, *each, *part)) for each in (("aten::cat", measured), ("aten::clone", 1)))
+        joins, takes = (work.like(partial(_is_of_parts, *operator, *part)) for operator in (("aten::cat", measured), ("aten::clone", 1)))
         after = rewriting(after, rank.position, work.rows[joins].tolist(), partial(_of_vocabulary, old.vocab))
         prices.multiply(work.tasks[(joins | takes) & (count == 1)], GONE)
     return replace(after, prices=prices)
@@ -112,8 +112,8 @@ def _of_vocabulary(vocab: int, _: ShapedOperator, o: ShapedOperator) -> ShapedOp
 
 def _is_of_parts(name: str, parts: int, tokens: int, vocab: int, o: ShapedOperator) -> bool:
     """Whether an operator of that name works on so many ranks' results of a head."""
-    found = [(s[-1], elements(s)) for s in o.shapes if s]
-    return o.name == name and len(found) == parts and set(found) == {(vocab, tokens * vocab)}
+    inputs = [(s[-1], elements(s)) for s in o.shapes if s]
+    return o.name == name and len(inputs) == parts and set(inputs) == {(vocab, tokens * vocab)}
 
 
 def _shared(old: Sizes, measured: int, count: int, vocabulary: bool, trace: Trace) -> Sizes:

@@ -42,8 +42,8 @@ def messages(runs: Sequence[PassRun], places: int, time: AddedTimes, placed: Pla
     meetings: dict[tuple[int, int], int] = defaultdict(lambda: len(meetings))
     for i, run in enumerate(runs):
         ahead = -1 if run.backward else 1
-        for sends, place in ((False, run.place - ahead), (True, run.place + ahead)):
-            other = known.get((run.replica, run.step, run.backward, run.microbatch, place)) if 0 <= place < places else None
+        for sends, neighbour in ((False, run.place - ahead), (True, run.place + ahead)):
+            other = known.get((run.replica, run.step, run.backward, run.microbatch, neighbour)) if 0 <= neighbour < places else None
             if other is None or runs[other].rank == run.rank:
                 continue
             what = "gradients" if run.backward else "activations"

@@ -83,8 +83,8 @@ class PassParts:
 
 def divisions(layout: MeasuredLayout, job: Job) -> Int64:
     """The kernels that divide gradients behind the passes of a step, on all ranks, as tasks; none where the trace has no shapes."""
-    found = [_of_rank(rank) for rank in recordings_of(layout.segmentation, job)]
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+    by_rank = [_of_rank(rank) for rank in recordings_of(layout.segmentation, job)]
+    return np.concatenate(by_rank) if by_rank else np.empty(0, np.int64)
 
 
 def _of_rank(rank: RankRecording) -> Int64:

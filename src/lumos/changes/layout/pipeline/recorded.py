@@ -53,10 +53,10 @@ class Pipeline:
 
     def actions(self, stage: int, microbatches: int) -> list[Action]:
         """The passes of a stage in their order."""
-        found = schedule(self.order, stage, self.stages, microbatches, self.chunks)
+        ordered = schedule(self.order, stage, self.stages, microbatches, self.chunks)
         if self.order is Schedule.INTERLEAVED and microbatches == self.stages and not self.forward_first:
-            return _alternating(found, (self.chunks - 1) * self.stages + 2 * (self.stages - 1 - stage))
-        return found
+            return _alternating(ordered, (self.chunks - 1) * self.stages + 2 * (self.stages - 1 - stage))
+        return ordered
 
 
 def _alternating(actions: Sequence[Action], ahead: int) -> list[Action]:
@@ -156,8 +156,8 @@ def _ranks_of_stages(layout: MeasuredLayout, job: Job, stages: int) -> tuple[tup
     if stages == 1:
         return (tuple(range(len(layout.ranks))),)
     numbers, world = layout.segmentation.graph.ranks, job.world
-    each = world // stages
-    out = tuple(tuple(i for i, rank in enumerate(numbers) if rank // each == stage) for stage in range(stages))
+    of_stage = world // stages
+    out = tuple(tuple(i for i, rank in enumerate(numbers) if rank // of_stage == stage) for stage in range(stages))
     if len({len(own) for own in out}) > 1 or not out[0]:
         raise LumosError(
             f"--set: the traces are {counted(len(numbers), 'rank')} of {world} in a pipeline of {stages} stages, not equally many of every"
@@ -172,13 +172,13 @@ def _passes_of_stage(layout: MeasuredLayout, position: int) -> list[tuple[bool, 
     Raises LumosError where steps differ, or show other forward than backward passes.
     """
     shown = [[(p.backward, p.number) for p in step.passes] for step in steps_of(layout, layout.ranks[position])]
-    found = {tuple(passes) for passes in shown if len({backward for backward, _ in passes}) == 2}
+    orders = {tuple(passes) for passes in shown if len({backward for backward, _ in passes}) == 2}
     rank = layout.segmentation.graph.ranks[position]
-    if not found:
+    if not orders:
         raise LumosError(f"--set pp: rank {rank} has no step with forward and backward passes, so there are none that stages could run")
-    if len(found) != 1:
-        raise LumosError(f"--set: the steps of rank {rank} show passes in {len(found)} orders, so its pipeline cannot be cut anew")
-    (passes,) = found
+    if len(orders) != 1:
+        raise LumosError(f"--set: the steps of rank {rank} show passes in {len(orders)} orders, so its pipeline cannot be cut anew")
+    (passes,) = orders
     if 2 * sum(backward for backward, _ in passes) != len(passes):
         raise LumosError(f"--set: a step of rank {rank} shows other forward than backward passes (lumos inspect --blocks)")
     return list(passes)

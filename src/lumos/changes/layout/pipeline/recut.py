@@ -167,11 +167,11 @@ def recut(layout: MeasuredLayout, job: Job, recorded: RecordedStages, wanted: Wa
     runs: list[PassRun] = []
     for stage in range(new.stages):
         for replica in range(len(recorded.ranks[0])):
-            found = cut.arranged(stage, replica)
+            arranged = cut.arranged(stage, replica)
             first = sum(map(len, ranks))
-            runs += [run._replace(rank=len(ranks), first=run.first + first, last=run.last + first) for run in found.runs]
-            ranks.append(tuple(found.items))
-            made.append(MadeOf(tuple(recorded.ranks[each][replica] for each in cut.made_of(stage)), stage))
+            runs += [run._replace(rank=len(ranks), first=run.first + first, last=run.last + first) for run in arranged.runs]
+            ranks.append(tuple(arranged.items))
+            made.append(MadeOf(tuple(recorded.ranks[origin][replica] for origin in cut.made_of(stage)), stage))
     divided = divisions(layout, job) if new.stages == 1 < old.stages else np.empty(0, np.int64)
     updates = np.concatenate([whole_updates(layout, position) for position in range(len(layout.ranks))])
     return replace(
@@ -288,20 +288,20 @@ class _Cut:
         for stage in range(old.stages):
             step = next(s for s in self.steps[self.recorded.ranks[stage][0]] if len(s.passes) == self.recorded.passes)
             for (_, chunk, backward), one in passes_of_step(self.recorded, stage, step).items():
-                place = chunk * old.stages + stage
+                number = chunk * old.stages + stage
                 layers = len(PassParts(self.layout, one.items, backward=backward).layers)
-                if not layers or layers != (out[place] or layers):
+                if not layers or layers != (out[number] or layers):
                     shows = "other layers than another" if layers else "no layers that repeat"
                     raise LumosError(f"--set pp: a pass of stage {stage} shows {shows}, so it cannot be cut anew (lumos inspect --blocks)")
-                out[place] = layers
+                out[number] = layers
         return out
 
     def _sources(self, begin: int, end: int) -> list[_Source]:
         """Where the layers `begin` to `end` of the model were recorded."""
         out, first = [], 0
-        for place, size in enumerate(self.shown):
+        for number, size in enumerate(self.shown):
             inside = range(max(begin - first, 0), min(end - first, size))
-            out += [_Source(place, inside)] if len(inside) else []
+            out += [_Source(number, inside)] if len(inside) else []
             first += size
         return out
 
@@ -321,22 +321,22 @@ class _Cut:
         """What a rank of a new stage runs. A step that is not whole on all recorded stages that it is made of stays as it is."""
         out = _Arranged([], [])
         made_of = self.made_of(stage)
-        own, *others = ([*self.steps[self.recorded.ranks[each][replica]]] for each in made_of)
+        own, *others = ([*self.steps[self.recorded.ranks[origin][replica]]] for origin in made_of)
         by_name = [{self._name(step): step for step in steps} for steps in others]
         for number, step in enumerate(own):
-            found = [step, *(named.get(self._name(step)) for named in by_name)]
-            steps = {each: one for each, one in zip(made_of, found, strict=True) if one and len(one.passes) == self.recorded.passes}
+            same_step = [step, *(named.get(self._name(step)) for named in by_name)]
+            steps = {origin: one for origin, one in zip(made_of, same_step, strict=True) if one and len(one.passes) == self.recorded.passes}
             out.items += step.before
             if len(steps) < len(made_of):
                 out.items += [*(i for one in step.passes for i in one.items), *step.after]
                 continue
-            passes = {each: passes_of_step(self.recorded, each, one) for each, one in steps.items()}
+            passes = {origin: passes_of_step(self.recorded, origin, one) for origin, one in steps.items()}
             for run, items in self._passes(stage, passes):
                 first = len(out.items)
                 out.items += items
                 out.runs.append(run._replace(replica=replica, step=number, first=first, last=len(out.items) - 1))
-            for each, one in steps.items():
-                out.items += self._after(stage, each, self.recorded.ranks[each][replica], one.after)
+            for origin, one in steps.items():
+                out.items += self._after(stage, origin, self.recorded.ranks[origin][replica], one.after)
         return out
 
     def _name(self, step: StepOfRank) -> str:
@@ -351,9 +351,9 @@ class _Cut:
         """The passes of a step of a new stage, in their order. passes: the recorded ones, by recorded stage."""
         wanted, old = self.wanted, self.recorded
         ran: dict[tuple[int, bool], list[int]] = defaultdict(list)  # the microbatches as they ran, by recorded chunk and direction
-        for each, of_stage in passes.items():
+        for origin, of_stage in passes.items():
             for microbatch, chunk, backward in of_stage:
-                ran[chunk * old.pipeline.stages + each, backward].append(microbatch)
+                ran[chunk * old.pipeline.stages + origin, backward].append(microbatch)
         actions = wanted.pipeline.actions(stage, wanted.microbatches)
         final = {(a.chunk, a.step): a.microbatch for a in actions}
         times: Counter[tuple[int, Pass]] = Counter()
@@ -362,18 +362,18 @@ class _Cut:
             backward = action.step is not Pass.FORWARD
             nth = like(times[action.chunk, action.step], wanted.microbatches, old.microbatches)
             times[action.chunk, action.step] += 1
-            place = action.chunk * wanted.pipeline.stages + stage
+            number = action.chunk * wanted.pipeline.stages + stage
             repeated = nth == old.microbatches - 1 and final[action.chunk, action.step] != action.microbatch
             items: list[Instance] = []
-            for source in reversed(self.sources[place]) if backward else self.sources[place]:
-                chunk, each = divmod(source.place, old.pipeline.stages)
-                one = passes[each][ran[source.place, backward][nth], chunk, backward]
-                lead = source is self.sources[place][0] and (source.place > 0 or place == 0)
-                tail = source is self.sources[place][-1] and (source.place < last or place == wanted.pipeline.places - 1)
+            for source in reversed(self.sources[number]) if backward else self.sources[number]:
+                chunk, origin = divmod(source.place, old.pipeline.stages)
+                one = passes[origin][ran[source.place, backward][nth], chunk, backward]
+                lead = source is self.sources[number][0] and (source.place > 0 or number == 0)
+                tail = source is self.sources[number][-1] and (source.place < last or number == wanted.pipeline.places - 1)
                 items += PassParts(self.layout, one.items, backward=backward).of(source.layers, lead=lead, tail=tail)
             if repeated:
                 items = [replace(i, inner=True, later=True) for i in items]
-            yield PassRun(0, 0, 0, backward, action.microbatch, place, 0, 0), items
+            yield PassRun(0, 0, 0, backward, action.microbatch, number, 0, 0), items
 
     def _after(self, stage: int, recorded: int, position: int, items: Sequence[Instance]) -> Iterator[Instance]:
         """What follows the passes of a new stage of what a recorded one, at a position, does there: updates of the layers that it has of

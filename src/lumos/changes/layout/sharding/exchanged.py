@@ -126,14 +126,14 @@ def gathers_once(layout: MeasuredLayout, job: Job) -> frozenset[int]:
     """The gathers of parameters in the passes, the copies around them, and their launches: a recomputed pass has none of its own, as the
     backward pass of its layer has gathered the parameters before, or they were kept."""
     launch = layout.segmentation.owners.launch
-    found: set[int] = set()
+    tasks: set[int] = set()
     for exchanged in exchanged_by_rank(layout, job):
         if len(exchanged.gathers):
             work = unique(exchanged.gathers, exchanged.copies)
-            found.update(work.tolist(), launch[work][launch[work] >= 0].tolist())
-    return frozenset(found)
+            tasks.update(work.tolist(), launch[work][launch[work] >= 0].tolist())
+    return frozenset(tasks)
 
 
 def updates_of_parts(layout: MeasuredLayout, job: Job) -> Int64:
     """The optimizer's kernels of the ranks whose replicas share their parameters (ZeRO stages 2 and 3), each of which updates its part."""
-    return np.concatenate([each.updates_of_parts for each in exchanged_by_rank(layout, job)])
+    return np.concatenate([exchanged.updates_of_parts for exchanged in exchanged_by_rank(layout, job)])

@@ -44,8 +44,8 @@ class Sharing(NamedTuple):
 
     def total(self, nbytes: int, rates: Rates) -> AddedTimes | None:
         """What it takes to add up a rank's part of so many bytes over all sets; None where there is one."""
-        each, apart = nbytes // self.shards, self.apart * self.shards
-        return rates.exchange(CollectiveKind.ALL_REDUCE, self.sets, each, apart) if self.sets > 1 else None
+        part, apart = nbytes // self.shards, self.apart * self.shards
+        return rates.exchange(CollectiveKind.ALL_REDUCE, self.sets, part, apart) if self.sets > 1 else None
 
     def add_total(
         self, rank: int, time: AddedTimes, after: int, before: tuple[int, ...], instance: int, follows: tuple[int, ...] = ()
@@ -152,9 +152,9 @@ def _runs(layout: MeasuredLayout, placed: Placed) -> list[list[_Run]]:
         number += len(items)
         runs: list[_Run] = []
         for key, mine in _over_layers(layout, numbered):
-            found = [task for n, _ in mine for task in tasks[n]]
-            if found:
-                runs.append(_Run(key.layer, key.phase, mine[-1][1].inner, found[0], found[-1], mine[-1][0]))
+            work = [task for n, _ in mine for task in tasks[n]]
+            if work:
+                runs.append(_Run(key.layer, key.phase, mine[-1][1].inner, work[0], work[-1], mine[-1][0]))
         out.append(runs)
     return out
 

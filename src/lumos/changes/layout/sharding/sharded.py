@@ -70,14 +70,14 @@ def sharded(
     Raises LumosError where the recording has no replicas, where it does not show their weights, and where device or links are not known,
     and UsageError where the sets cannot be had.
     """
-    found = exchanged_by_rank(layout, job)
-    measured, apart = max(f.stage for f in found), max(f.apart for f in found)
+    exchanges = exchanged_by_rank(layout, job)
+    measured, apart = max(f.stage for f in exchanges), max(f.apart for f in exchanges)
     stage = wanted.get("zero", measured)
     asked = f"zero={stage}" if "zero" in wanted else f"shard={wanted['shard']}"
-    recorded = max(f.replicas for f in found)
+    recorded = max(f.replicas for f in exchanges)
     replicas = recorded if replicas is None else replicas
-    _check_replicas(replicas, found, asked)
-    old = Sharing(1 if measured < 2 else max(f.shards for f in found), max(f.sets for f in found), apart)
+    _check_replicas(replicas, exchanges, asked)
+    old = Sharing(1 if measured < 2 else max(f.shards for f in exchanges), max(f.sets for f in exchanges), apart)
     if old.sets == 1 and measured >= 2:
         old = old._replace(shards=replicas)  # with the prices of as many
     new = _wanted_sets(wanted, stage, replicas, old)
@@ -93,15 +93,15 @@ def sharded(
     if stage == 1 or max(measured, stage) >= 2:
         _check_parameters(job, parameters, asked)
     totals: list[dict[int, AddedTimes]] = []
-    for position, (each, own) in enumerate(zip(found, parameters, strict=True)):
-        gone = _gone(each, measured, stage)
-        prices.multiply(_whole_units(layout, position, unique(gone, each.sums) if new.sets == 1 else gone), GONE)
+    for position, (exchanged, own) in enumerate(zip(exchanges, parameters, strict=True)):
+        gone = _gone(exchanged, measured, stage)
+        prices.multiply(_whole_units(layout, position, unique(gone, exchanged.sums) if new.sets == 1 else gone), GONE)
         parts = largest_part(own, replicas), 1 / replicas
         share = _share(measured, old, parts), _share(stage, new, parts)
-        prices.multiply(each.updates, Ratio(share[1][0] / share[0][0], *sorted(b / a for a, b in zip(*share, strict=True))))
+        prices.multiply(exchanged.updates, Ratio(share[1][0] / share[0][0], *sorted(b / a for a, b in zip(*share, strict=True))))
         totals.append({})
         if min(measured, stage) >= 2 and new != old:
-            layout, totals[-1] = _in_other_sets(layout, each, old, new, rates)
+            layout, totals[-1] = _in_other_sets(layout, exchanged, old, new, rates)
     shown = "is of one process" if recorded < 2 else f"shows zero = {measured}" + (f" in sets of {old.shards}" if old.sets > 1 else "")
     sets = f" in sets of {new.shards}, which add up their gradients" if new.sets > 1 else ""
     text = (
@@ -113,18 +113,18 @@ def sharded(
         prices=prices,
         assumed=(
             *layout.assumed,
-            *_exchanges_of_passes(layout, (job, shaped), found, (replicas, new), rates, (measured, stage)),
-            *([partial(sent, [f.updates for f in found], [sending(own, replicas, rates) for own in parameters])] if stage == 1 else []),
-            *([partial(_added_up, totals, [f.updates_of_parts for f in found], new)] if any(totals) else []),
+            *_exchanges_of_passes(layout, (job, shaped), exchanges, (replicas, new), rates, (measured, stage)),
+            *([partial(sent, [f.updates for f in exchanges], [sending(own, replicas, rates) for own in parameters])] if stage == 1 else []),
+            *([partial(_added_up, totals, [f.updates_of_parts for f in exchanges], new)] if any(totals) else []),
         ),
         changes=(*layout.changes, *changes),
         diagnostics=(*layout.diagnostics, Diagnostic("sharding-assumed", text)),
     )
 
 
-def _check_replicas(replicas: int, found: Sequence[Exchanged], asked: str) -> None:
+def _check_replicas(replicas: int, exchanges: Sequence[Exchanged], asked: str) -> None:
     """Raise LumosError where there are no replicas that could share their states."""
-    if replicas < 2 and any(f.of_unknown_size for f in found):
+    if replicas < 2 and any(f.of_unknown_size for f in exchanges):
         raise LumosError(
             f"--set {asked}: the recording does not say how many ranks its exchanges of gradients join, so it is unknown which of"
             " them share their parameters; record with a current PyTorch, which writes the group of every collective"
@@ -166,14 +166,15 @@ def _share(stage: int, sharing: Sharing, parts: tuple[float, float]) -> tuple[fl
 
 
 def _in_other_sets(
-    layout: MeasuredLayout, found: Exchanged, old: Sharing, new: Sharing, rates: Rates
+    layout: MeasuredLayout, exchanged: Exchanged, old: Sharing, new: Sharing, rates: Rates
 ) -> tuple[MeasuredLayout, dict[int, AddedTimes]]:
     """The layout in which what a rank gathers and scatters is exchanged in other sets, and what adding up each of its scattered gradients
     takes, by the task that scatters them; nothing where the recording has these sums already, which become others."""
     facts = layout.segmentation.graph.collectives
     assert facts is not None
-    shared = np.flatnonzero(np.isin(facts.task, excluding(np.concatenate((found.gathers, found.gradients)), found.sums))).tolist()
-    summed = np.flatnonzero(np.isin(facts.task, found.sums)).tolist()
+    within = excluding(np.concatenate((exchanged.gathers, exchanged.gradients)), exchanged.sums)
+    shared = np.flatnonzero(np.isin(facts.task, within)).tolist()
+    summed = np.flatnonzero(np.isin(facts.task, exchanged.sums)).tolist()
 
     def of_sets(before: GroupExchange) -> tuple[GroupExchange, ...]:
         return (before.of(old.shards / new.shards, new.sets)._replace(stride=new.apart * new.shards),)
@@ -202,13 +203,13 @@ def _added_up(totals: Sequence[dict[int, AddedTimes]], updates: Sequence[Int64],
             yield sharing.add_total(rank, time, task, waiting, int(placed.instance[task]))
 
 
-def _gone(found: Exchanged, measured: int, stage: int) -> Int64:
+def _gone(exchanged: Exchanged, measured: int, stage: int) -> Int64:
     """The recorded tasks of a rank that the other stage does not have."""
     if min(measured, stage) >= 2:  # both gather and scatter
-        return unique(found.again, found.unpacked) if stage == 2 else np.empty(0, np.int64)
+        return unique(exchanged.again, exchanged.unpacked) if stage == 2 else np.empty(0, np.int64)
     if max(measured, stage) < 2:  # both exchange whole gradients
-        return found.updated
-    return np.concatenate((found.gathers, found.gradients, found.copies, found.updated))
+        return exchanged.updated
+    return np.concatenate((exchanged.gathers, exchanged.gradients, exchanged.copies, exchanged.updated))
 
 
 def _whole_units(layout: MeasuredLayout, position: int, gone: Int64) -> Int64:
@@ -221,7 +222,7 @@ def _whole_units(layout: MeasuredLayout, position: int, gone: Int64) -> Int64:
 
 
 def _exchanges_of_passes(
-    layout: MeasuredLayout, jobs: tuple[Job, Job], found: tuple[Exchanged, ...], groups: tuple[int, Sharing], rates: Rates,
+    layout: MeasuredLayout, jobs: tuple[Job, Job], exchanges: tuple[Exchanged, ...], groups: tuple[int, Sharing], rates: Rates,
     stages: tuple[int, int],
 ) -> tuple[Assumed, ...]:  # fmt: skip
     """What makes the exchanges beside the passes that the recording does not have. jobs: as recorded, and with the shapes of the changed
@@ -231,6 +232,6 @@ def _exchanges_of_passes(
     added = Added(forward=measured < 2 <= stage, backward=measured < 3 == stage, scatters=measured < 2 <= stage)
     if stage < 2 <= measured:
         time = partial(rates.exchange, CollectiveKind.ALL_REDUCE, replicas, apart=sharing.apart)
-        exchanging = [frozenset(layout.segmentation.piece[each.gradients].tolist()) for each in found]
+        exchanging = [frozenset(layout.segmentation.piece[exchanged.gradients].tolist()) for exchanged in exchanges]
         return (GradientBuckets(layout, jobs[0], jobs[1], rates.accelerator, time, exchanging).exchanged,)
     return (partial(gathers, layout, units_of(layout, jobs[1], sharing, rates), sharing, added),) if any(added) else ()

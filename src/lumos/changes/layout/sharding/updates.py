@@ -33,8 +33,8 @@ def parameters_of(layout: MeasuredLayout, rank: RankRecording) -> list[int]:
     """The bytes of every parameter of a rank; of all of a layer together where the trace shows no more. rank: with the shapes that the
     changed job has."""
     times = times_ready(layout, rank.position)
-    found = [(g.layer, g.width * elements(g.shape)) for g in rank.gradients] or list(gradient_bytes(rank).items())
-    return [nbytes for layer, nbytes in found if nbytes for _ in range(times[layer])]
+    sizes = [(g.layer, g.width * elements(g.shape)) for g in rank.gradients] or list(gradient_bytes(rank).items())
+    return [nbytes for layer, nbytes in sizes if nbytes for _ in range(times[layer])]
 
 
 def largest_part(parameters: Sequence[int], replicas: int) -> float:
@@ -47,9 +47,9 @@ def largest_part(parameters: Sequence[int], replicas: int) -> float:
 
 def sending(parameters: Sequence[int], replicas: int, rates: Rates) -> AddedTimes:
     """What it takes to send all updated parameters to all replicas."""
-    found = [rates.exchange(CollectiveKind.BROADCAST, replicas, nbytes) for nbytes in parameters]
+    broadcasts = [rates.exchange(CollectiveKind.BROADCAST, replicas, nbytes) for nbytes in parameters]
     at_once = rates.exchange(CollectiveKind.ALL_GATHER, replicas, sum(parameters))
-    best, high = sum(each.best for each in found), sum(each.high for each in found)
+    best, high = sum(broadcast.best for broadcast in broadcasts), sum(broadcast.high for broadcast in broadcasts)
     return AddedTimes(best, min(at_once.low, best), high)
 
 
