@@ -78,7 +78,7 @@ def contents(trace: Trace) -> Contents:
         rows={c.name.lower(): int(counts[c]) for c in Category if counts[c]},
         threads=len(unique(trace.lane[host])),
         streams=len(unique(trace.lane[device])),
-        devices=tuple(each["name"] for each in trace.devices if "name" in each),
+        devices=tuple(listed["name"] for listed in trace.devices if "name" in listed),
         steps=marks,
         features={
             "shapes": "Input Dims" in trace.args,

@@ -95,7 +95,7 @@ def _groups(trace: Trace) -> Iterator[tuple[EqualKernels, Int64, Int64]]:
     inside, alone = covered >= INSIDE * time, covered == 0
     launch = [trace.dense(key)[kernels] for key in ("device", "grid", "block", "shared memory")]
     columns = np.stack([*launch, trace.name[kernels], shapes])
-    devices = {each["id"]: each["name"] for each in trace.devices if "id" in each and "name" in each}
+    devices = {listed["id"]: listed["name"] for listed in trace.devices if "id" in listed and "name" in listed}
     for group in equal_rows(*columns):
         device, grid, block, shared, name, dims = columns[:, group[0]].tolist()
         texts = (trace.strings[name], trace.strings[grid], trace.strings[block], trace.strings[dims])

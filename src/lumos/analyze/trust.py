@@ -74,12 +74,12 @@ def without_graph(error: LumosError) -> Trust:
 def grade(evidence: Iterable[Evidence]) -> Trust:
     """The grade that the evidence allows: that of its gravest finding. Findings of one code become one reason."""
     by_code: dict[str, list[Evidence]] = {}
-    for found in sorted(evidence, key=lambda each: (_WORST_FIRST.index(each.grade), -each.share)):
-        by_code.setdefault(found.code, []).append(found)
-    more = {code: f" (and {len(found) - 1} more like it)" for code, found in by_code.items() if len(found) > 1}
-    reasons = tuple(Diagnostic(code, found[0].message + more.get(code, "")) for code, found in by_code.items())
-    gravest = next((found[0].grade for found in by_code.values()), Grade.SOUND)
-    unknown = sum(max(each.share for each in found) for found in by_code.values())
+    for finding in sorted(evidence, key=lambda finding: (_WORST_FIRST.index(finding.grade), -finding.share)):
+        by_code.setdefault(finding.code, []).append(finding)
+    more = {code: f" (and {len(findings) - 1} more like it)" for code, findings in by_code.items() if len(findings) > 1}
+    reasons = tuple(Diagnostic(code, findings[0].message + more.get(code, "")) for code, findings in by_code.items())
+    gravest = next((findings[0].grade for findings in by_code.values()), Grade.SOUND)
+    unknown = sum(max(finding.share for finding in findings) for findings in by_code.values())
     return Trust(gravest, reasons, min(unknown, 1.0))
 
 
@@ -90,16 +90,16 @@ def with_evidence(trust: Trust, evidence: tuple[Evidence, ...]) -> Trust:
 
 def together(trust: Trust, more: Trust) -> Trust:
     """The trust for the reasons of both, those of the graver first."""
-    graver, other = sorted((trust, more), key=lambda each: _WORST_FIRST.index(each.grade))
+    graver, other = sorted((trust, more), key=lambda either: _WORST_FIRST.index(either.grade))
     return Trust(graver.grade, (*graver.reasons, *other.reasons), min(trust.unknown + more.unknown, 1.0))
 
 
-def with_unknown(found: Trust, known: float) -> Trust:
+def with_unknown(trust: Trust, known: float) -> Trust:
     """The trust, limited where more of a step is unknown than `known`, the share up to which it is never known better."""
-    return found._replace(grade=Grade.LIMITED) if found.grade is Grade.SOUND and found.unknown > known else found
+    return trust._replace(grade=Grade.LIMITED) if trust.grade is Grade.SOUND and trust.unknown > known else trust
 
 
-def check_sound(found: Trust, what: str, *, force: bool = False) -> None:
+def check_sound(trust: Trust, what: str, *, force: bool = False) -> None:
     """Raise LumosError where the evidence is unsound, unless `force`. what: the question, such as "whatif"."""
-    if found.grade is Grade.UNSOUND and not force:
-        raise LumosError(f"{what}: the recording cannot give a sound answer: {found.why}; pass --force to get the answer all the same")
+    if trust.grade is Grade.UNSOUND and not force:
+        raise LumosError(f"{what}: the recording cannot give a sound answer: {trust.why}; pass --force to get the answer all the same")

@@ -27,10 +27,10 @@ _NAMED = 3
 
 
 def with_changed_scripts(
-    case: Case, found: Sequence[Priced], changed: Sequence[ChangedScript]
+    case: Case, findings: Sequence[Priced], changed: Sequence[ChangedScript]
 ) -> tuple[list[Priced], list[Diagnostic]]:
     """The findings with those that changed scripts fix at the scripts' prices, and what is said of scripts that save too little."""
-    out, said = list(found), []
+    out, said = list(findings), []
     for script in changed:
         base, after = script.answer.base.step_time_s, script.answer.outcome
         worth, low, high = (base - time for time in (after.step_time_s, after.step_time_high_s, after.step_time_low_s))
@@ -38,15 +38,17 @@ def with_changed_scripts(
             message = f"--after {script.after}: saves {duration(1e9 * worth)} a step ({duration(1e9 * low)} to {duration(1e9 * high)})"
             said.append(Diagnostic("script-saves-little", message))
             continue
-        lines = {line for each in script.gone for line in each.origins} - {""}
+        lines = {line for lost in script.gone for line in lost.origins} - {""}
         fixed = [
-            i for i, (each, _) in enumerate(out) if each.where.script in lines and each.worth_low_s <= worth <= each.worth_high_s
+            i
+            for i, (finding, _) in enumerate(out)
+            if finding.where.script in lines and finding.worth_low_s <= worth <= finding.worth_high_s
         ]
-        place = max(fixed, key=lambda i: out[i].finding.worth_s, default=len(out))
+        position = max(fixed, key=lambda i: out[i].finding.worth_s, default=len(out))
         command = case.command(f"--before {shlex.quote(script.before)} --after {shlex.quote(script.after)}")
-        one, words = out[place] if fixed else _of_its_own(case, script)
+        one, words = out[position] if fixed else _of_its_own(case, script)
         priced = replace(one, worth_s=worth, worth_low_s=low, worth_high_s=high, worth_after_s=worth, grade=script.answer.trust.grade)
-        out[place : place + 1] = [Priced(replace(priced, fix=f"as in {script.after}", command=command), words)]
+        out[position : position + 1] = [Priced(replace(priced, fix=f"as in {script.after}", command=command), words)]
     return out, said
 
 
@@ -55,7 +57,7 @@ def _of_its_own(case: Case, script: ChangedScript) -> Priced:
     where, evidence = case.at_longest(case.counted), "the same operators, of other sizes or with others beside them"
     if script.gone:
         where = where._replace(task=script.gone[0].operator, script=script.gone[0].origins[0])
-        named = ", ".join(f"{each.calls:.0f} {each.operator}" for each in script.gone[:_NAMED])
+        named = ", ".join(f"{lost.calls:.0f} {lost.operator}" for lost in script.gone[:_NAMED])
         more = f" and {count(len(script.gone) - _NAMED, 'kind')} more" if len(script.gone) > _NAMED else ""
         evidence = f"fewer calls a step: {named}{more}"
     title, grade = "a changed script takes less", script.answer.trust.grade

@@ -126,9 +126,9 @@ def _wait_delay(work: DeviceWork, waits: StreamWaits, otherwise_ready: Int64) ->
     np.maximum.at(end, waits.work, work.end[waits.source])
     last = work.end[waits.source] == end[waits.work]
     binds = last & (end[waits.work] > otherwise_ready[waits.work])
-    delay, place = (work.start[waits.work] - end[waits.work])[binds], waits.place[binds]
-    shortest = np.full(int(place.max(initial=-1)) + 1, LONGEST_DELAY)
-    np.minimum.at(shortest, place, delay)
+    delay, wait_place = (work.start[waits.work] - end[waits.work])[binds], waits.place[binds]
+    shortest = np.full(int(wait_place.max(initial=-1)) + 1, LONGEST_DELAY)
+    np.minimum.at(shortest, wait_place, delay)
     return _median(shortest[shortest < LONGEST_DELAY])
 
 

@@ -64,36 +64,36 @@ def row_evidence(
     """The findings in the rows of one rank. calls: the `Call` of every row. waiting: the share of time that waits for loaders. The others
     are what was read from the rows."""
     trace = polled.trace
-    found = [Evidence(d.code, d.message, Grade.LIMITED) for d in trace.diagnostics if d.code in UNREADABLE]
+    evidence = [Evidence(d.code, d.message, Grade.LIMITED) for d in trace.diagnostics if d.code in UNREADABLE]
     launches = np.flatnonzero((calls == Call.LAUNCH) | (calls == Call.GRAPH_LAUNCH))
     launches = launches[~_captured(trace, launches)]
     where = f"rank {trace.rank}"
-    found += _kernels_lost(where, work, launches, len(trace))
-    found += _launches_lost(where, work)
-    found += _repetitions_unequal(where, trace, work)
-    found += _ids_shared(where, trace, calls, work, launches)
-    found += _work_before_launch(where, trace, work)
-    found += _returns_early(where, trace, calls, work)
-    found += _operators_disagree(where, trace, work)
-    found += _overlaps_on_streams(where, work)
-    found += _overlaps_on_threads(where, trace, slices.crossing)
-    found += _operators_lost(where, trace, work)
-    found += _numbers_missing(where, trace)
-    found += _branches(where, calls, work)
-    found += _waits_unresolved(where, work, waits)
-    found += _loader_waits(where, waiting)
-    found += _polls(where, polled)
-    return tuple(found)
+    evidence += _kernels_lost(where, work, launches, len(trace))
+    evidence += _launches_lost(where, work)
+    evidence += _repetitions_unequal(where, trace, work)
+    evidence += _ids_shared(where, trace, calls, work, launches)
+    evidence += _work_before_launch(where, trace, work)
+    evidence += _returns_early(where, trace, calls, work)
+    evidence += _operators_disagree(where, trace, work)
+    evidence += _overlaps_on_streams(where, work)
+    evidence += _overlaps_on_threads(where, trace, slices.crossing)
+    evidence += _operators_lost(where, trace, work)
+    evidence += _numbers_missing(where, trace)
+    evidence += _branches(where, calls, work)
+    evidence += _waits_unresolved(where, work, waits)
+    evidence += _loader_waits(where, waiting)
+    evidence += _polls(where, polled)
+    return tuple(evidence)
 
 
 def inferred_waits(trace: Trace, work: DeviceWork, waits: StreamWaits, depth: int) -> list[Diagnostic]:
     """What of launches and waits had to be inferred. What is not known of them is evidence, with the share of a step that it leaves open.
     depth: of the queue of launches, 0 without a limit."""
     where = f"rank {trace.rank}"
-    found = [Diagnostic("queue-full", f"{where}: launches wait for a place in a queue of {depth}")] if depth else []
+    notes = [Diagnostic("queue-full", f"{where}: launches wait for a place in a queue of {depth}")] if depth else []
     orphans = int((work.call == ABSENT).sum())
     if orphans:
-        found.append(
+        notes.append(
             Diagnostic(
                 "launch-missing",
                 f"{where}: {orphans} of {len(work)} pieces of device work have no launch call in the trace;"
@@ -101,11 +101,11 @@ def inferred_waits(trace: Trace, work: DeviceWork, waits: StreamWaits, depth: in
             )
         )
     if not len(work):
-        found.append(Diagnostic("no-device-work", f"{where}: no device work recorded; the replay covers the CPU threads alone"))
+        notes.append(Diagnostic("no-device-work", f"{where}: no device work recorded; the replay covers the CPU threads alone"))
     if waits.inferred:
         known = f"{waits.inferred} waits between streams were inferred from the order of calls; record with CUDA sync events to know them"
-        found.append(Diagnostic("stream-waits-inferred", f"{where}: {known}"))
-    return found
+        notes.append(Diagnostic("stream-waits-inferred", f"{where}: {known}"))
+    return notes
 
 
 def _broken(code: str, message: str, broken: int, total: int) -> Iterator[Evidence]:
@@ -275,10 +275,10 @@ def _operators_lost(where: str, trace: Trace, work: DeviceWork) -> Iterator[Evid
     named = named[named > 0]
     if not len(named):
         return
-    found = np.isin(named, trace.external_id[trace.category == Category.OPERATOR])
-    share = 1 - float(found.mean())
+    recorded = np.isin(named, trace.external_id[trace.category == Category.OPERATOR])
+    share = 1 - float(recorded.mean())
     if MOST_BROKEN < share <= _MOST_NAMES:
-        lost = len(named) - int(found.sum())
+        lost = len(named) - int(recorded.sum())
         message = f"{where}: {lost:,} of {len(named):,} pieces of device work name an operator that the recording lacks ({share:.1%})"
         yield Evidence("operators-lost", message, Grade.LIMITED)
 
@@ -323,14 +323,14 @@ def _waits_unresolved(where: str, work: DeviceWork, waits: StreamWaits) -> Itera
         return
     busy, window = int((work.end - work.start).sum()), int(work.end.max() - work.start.min())
     elsewhere = busy - int(np.bincount(work.stream, weights=work.end - work.start).max())
-    found = (
+    shown = (
         f"for {waits.unresolved:,} of {total:,} waits between streams no awaited work was found"
         if total
         else ("it shows no waits between streams, although it communicates")
     )
     share = unknown * min(1.0, elsewhere / max(window, 1))
     if share > NEGLIGIBLE:
-        message = f"{where}: {found}; after a change, work on several streams may run in another order"
+        message = f"{where}: {shown}; after a change, work on several streams may run in another order"
         yield Evidence("waits-unresolved", message, Grade.SOUND, share)
 
 

@@ -114,8 +114,8 @@ def _number(text: str) -> int:
 def _launching_calls(trace: Trace, rows: Int32) -> Int32:
     """For each row of device work the runtime call with its correlation id: the last that started before it ended."""
     calls = np.flatnonzero(trace.category == Category.RUNTIME)
-    found = _latest_before(trace.correlation[calls], trace.start[calls], trace.correlation[rows], trace.start[rows] + trace.duration[rows])
-    return np.where(found >= 0, calls[found], ABSENT).astype(np.int32) if len(calls) else np.full(len(rows), ABSENT, np.int32)
+    latest = _latest_before(trace.correlation[calls], trace.start[calls], trace.correlation[rows], trace.start[rows] + trace.duration[rows])
+    return np.where(latest >= 0, calls[latest], ABSENT).astype(np.int32) if len(calls) else np.full(len(rows), ABSENT, np.int32)
 
 
 def _latest_before(key: Int64, time: Int64, wanted_key: Int64, wanted_time: Int64) -> Int64:

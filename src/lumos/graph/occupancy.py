@@ -95,12 +95,12 @@ def _capacity(
     trace: Trace, rows: Int32, device: Int64, blocks: Int64, threads: Int64, registers: Int64, shared: Int64
 ) -> tuple[Int64, Int64]:
     """SMs of each kernel's device (0 unknown) and blocks of the kernel that one SM holds (at least 1)."""
-    properties: dict[int, Mapping[str, Any]] = {each["id"]: each for each in trace.devices if "id" in each}
+    properties: dict[int, Mapping[str, Any]] = {listed["id"]: listed for listed in trace.devices if "id" in listed}
     devices, of_device = np.unique(device, return_inverse=True)
     limits = [{**DEFAULT_LIMITS, "numSms": 0, **properties.get(d, {})} for d in devices.tolist()]
 
     def limit(key: str) -> Int64:
-        return np.array([int(each[key]) for each in limits], np.int64)[of_device]
+        return np.array([int(device_limits[key]) for device_limits in limits], np.int64)[of_device]
 
     count = limit("numSms")
     if (count == 0).any():

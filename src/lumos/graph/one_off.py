@@ -82,13 +82,13 @@ def one_off(trace: Trace, planned: HostPlan, tasks: HostTasks, work: DeviceWork)
     starting = _starting(trace, tasks, work, np.concatenate((taken, loading.task)))
     parts = (starting, loading, compiling, tuning)  # in the order of ONCE
     words = ("starting the driver and its libraries", "loading of code onto the device", "compiling", "trying out kernels")
-    found = [_said(trace, code, what, part, tasks, work) for code, what, part in zip(ONCE, words, parts, strict=True)]
+    notes = [_said(trace, code, what, part, tasks, work) for code, what, part in zip(ONCE, words, parts, strict=True)]
     task, time = (np.concatenate(column) for column in zip(*parts, strict=True))
     if not time.sum():
         return None, []
     whole = np.concatenate((tasks.duration, work.end - work.start))[task]
     cause = np.repeat(np.arange(len(ONCE), dtype=np.int8), [len(part.task) for part in parts])
-    return OneOff(task.astype(np.int32), time / np.maximum(whole, 1), cause), [d for d in found if d is not None]
+    return OneOff(task.astype(np.int32), time / np.maximum(whole, 1), cause), [d for d in notes if d is not None]
 
 
 def recurring(graph: Graph) -> Graph:
@@ -105,8 +105,8 @@ def recurring(graph: Graph) -> Graph:
     host = ~graph.on_device[graph.one_off.task]
     task, share = graph.one_off.task[host], graph.one_off.share[host]
     start, lasted = graph.measured_start[task], graph.measured_end[task] - graph.measured_start[task]
-    for each in unique(rank[task]).tolist():
-        own, of_rank = rank[task] == each, rank[graph.release_task] == each
+    for rank_number in unique(rank[task]).tolist():
+        own, of_rank = rank[task] == rank_number, rank[graph.release_task] == rank_number
         once = union(start[own], start[own] + np.rint(share[own] * lasted[own]).astype(np.int64))
         gone = covered(once, recorded[of_rank]) / np.maximum(recorded[of_rank], 1)
         release[of_rank] = np.rint(release[of_rank] * (1 - gone)).astype(np.int64)
@@ -136,14 +136,14 @@ def _without(part: _Part, taken: Int64) -> _Part:
 def _starting(trace: Trace, tasks: HostTasks, work: DeviceWork, taken: Int64) -> _Part:
     calls = np.flatnonzero((tasks.kind == Kind.RUNTIME) & (tasks.row >= 0))
     name = trace.name[tasks.row[calls]]
-    found: list[tuple[int, int]] = []
+    started: list[tuple[int, int]] = []
     for task in excluding(calls[tasks.duration[calls] >= STARTS], taken).tolist():
         same = calls[name == trace.name[tasks.row[task]]]
         outstanding = (work.issued < tasks.end[task]) & (work.end > tasks.start[task])
         if tasks.start[task] == tasks.start[same].min() and not outstanding.any():
             later = tasks.duration[same[same != task]]
-            found.append((task, max(int(tasks.duration[task]) - (int(np.median(later)) if len(later) else 0), 0)))
-    columns = np.array(found, np.int64).reshape(-1, 2)
+            started.append((task, max(int(tasks.duration[task]) - (int(np.median(later)) if len(later) else 0), 0)))
+    columns = np.array(started, np.int64).reshape(-1, 2)
     return _Part(columns[:, 0], columns[:, 1])
 
 

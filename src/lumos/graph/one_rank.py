@@ -182,7 +182,7 @@ def _plan_launches(planned: HostPlan, device: _Device, latency: int) -> None:
     if len(blocked):
         free = excluding(at, blocked)
         made = planned.finish[blocked[: len(queue.waited)]] - work.end[queue.freed]
-        usual = int(min(np.median(each) for each in (planned.duration[free], np.maximum(made, 0)) if len(each)))
+        usual = int(min(np.median(durations) for durations in (planned.duration[free], np.maximum(made, 0)) if len(durations)))
         planned.duration[blocked] = np.minimum(usual, planned.duration[blocked])
         planned.begin[blocked] = planned.finish[blocked] - planned.duration[blocked]
 

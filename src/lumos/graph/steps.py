@@ -39,5 +39,5 @@ def steps(trace: Trace) -> tuple[Step, ...]:
 
 def number_of(name: str) -> int | None:
     """The number of a step, from its name such as ProfilerStep#12; None without one."""
-    found = re.search(r"#(\d+)$", name)
-    return None if found is None else int(found[1])
+    match = re.search(r"#(\d+)$", name)
+    return None if match is None else int(match[1])

@@ -199,11 +199,11 @@ class OneOff:
 ByTask = TypeVar("ByTask", Waits, Occupancy, Collectives, OneOff)
 
 
-def rows_placed(table: ByTask | None, place: Int64) -> ByTask | None:
-    """The rows whose tasks have a new number. place: int64[n], the new number of each task, -1 without one."""
+def rows_placed(table: ByTask | None, new_number: Int64) -> ByTask | None:
+    """The rows whose tasks have a new number. new_number: int64[n], that of each task, -1 without one."""
     if table is None:
         return None
-    task = place[table.task]
+    task = new_number[table.task]
     columns: dict[str, Any] = {name: column[task >= 0] for name, column in task_columns(table)}
     return replace(table, **{**columns, "task": task[task >= 0].astype(np.int32)})
 
@@ -348,6 +348,6 @@ class Graph(Described):
     @property
     def position_of_task(self) -> Int32:
         """The position in `ranks` of each task's rank, int32[n]."""
-        place = {rank: i for i, rank in enumerate(self.ranks)}
-        positions: Int32 = np.array([place[p.rank] for p in self.processors], np.int32)[self.processor]
+        position_of_rank = {rank: i for i, rank in enumerate(self.ranks)}
+        positions: Int32 = np.array([position_of_rank[p.rank] for p in self.processors], np.int32)[self.processor]
         return positions

@@ -40,7 +40,7 @@ def without_left_out(graph: Graph) -> Graph:
     meets = ~gone[graph.rendezvous_task]
     sizes = np.bincount(sets[meets], minlength=len(graph.rendezvous_offset) - 1)
     meets &= sizes[sets] > 1
-    place = np.where(gone, -1, np.arange(len(graph)))
+    new_number = np.where(gone, -1, np.arange(len(graph)))
     return replace(
         graph,
         processors=(*graph.processors, Processor(graph.ranks[0], False, "(left out)")),
@@ -54,8 +54,8 @@ def without_left_out(graph: Graph) -> Graph:
         release_time=graph.release_time[released >= 0],
         rendezvous_offset=offsets(sizes[sizes > 1]),
         rendezvous_task=graph.rendezvous_task[meets],
-        waits=rows_placed(graph.waits, place),
-        occupancy=rows_placed(graph.occupancy, place),
+        waits=rows_placed(graph.waits, new_number),
+        occupancy=rows_placed(graph.occupancy, new_number),
         left_out=None,
     )
 
@@ -73,9 +73,9 @@ def nearest_left(graph: Graph, order: Int64) -> Int64:
     """For each task itself where it stays, else the nearest one on its processor that does, in the direction from which `order` comes; -1
     where there is none. order: all tasks by processor, and of each ascending or descending."""
     processor = graph.processor[order]
-    place = np.arange(len(order))
-    latest = place if graph.left_out is None else np.maximum.accumulate(np.where(graph.left_out[order], -1, place))
-    first = np.maximum.accumulate(np.where(np.diff(processor, prepend=-1) != 0, place, 0))
+    position = np.arange(len(order))
+    latest = position if graph.left_out is None else np.maximum.accumulate(np.where(graph.left_out[order], -1, position))
+    first = np.maximum.accumulate(np.where(np.diff(processor, prepend=-1) != 0, position, 0))
     out = np.empty(len(order), np.int64)
     out[order] = np.where(latest >= first, order[np.maximum(latest, 0)], -1)
     return out

@@ -37,7 +37,7 @@ class OperatorCall:
         """The shape of every input that is one tensor; () for others."""
         return tuple(of[0] if len(of) == 1 and i not in self.lists else () for i, of in enumerate(self.inputs))
 
-    def strides_of(self, place: int) -> Shape:
+    def strides_of(self, argument: int) -> Shape:
         """The strides of an input that is one tensor; () where they are not known."""
-        known = self.strides[place] if place < len(self.strides) and place not in self.lists else ()
-        return known if len(known) == len(self.shapes[place]) else ()
+        known = self.strides[argument] if argument < len(self.strides) and argument not in self.lists else ()
+        return known if len(known) == len(self.shapes[argument]) else ()

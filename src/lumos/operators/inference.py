@@ -114,9 +114,9 @@ class Axes(NamedTuple):
     forward: Mapping[int, int]
 
 
-def given_number(place: int) -> int:
-    """What stands in place of a tensor's maker for the one at a place of `Axes.given`; its own inverse. -1 is of no tensor there."""
-    return -2 - place
+def given_number(position: int) -> int:
+    """What stands in place of a tensor's maker for the one at a position of `Axes.given`; its own inverse. -1 is of no tensor there."""
+    return -2 - position
 
 
 def infer(calls: Sequence[OperatorCall]) -> Axes:
@@ -182,11 +182,11 @@ class _Inference:
                 self.visit(inner)
                 self._scopes = [scope]
                 continue
-            for place, shape in enumerate(call.shapes):
+            for argument, shape in enumerate(call.shapes):
                 like = next((t for t in (*results, *used) if t.shape == shape), None) if shape else None
                 if like is not None:
-                    gradient = _Tensor(shape, like.axes, self._clock, gradient=True, strides=call.strides_of(place))
-                    self.axes[inner, place] = (like.axes,)
+                    gradient = _Tensor(shape, like.axes, self._clock, gradient=True, strides=call.strides_of(argument))
+                    self.axes[inner, argument] = (like.axes,)
                     scope.tensors.append(gradient)
                     self._pool[shape].append(gradient)
             for innermost in self._inside[inner]:
@@ -245,7 +245,7 @@ class _Inference:
         ran = [inner for inner in self._inside[number] if self._results.get(inner)]
         same = [inner for inner in ran if own_name(self.calls[inner].name) == own_name(self.calls[number].name)] or ran
         self._results[number], self._used[number] = (self._results[same[-1]], self._used[same[-1]]) if same else ([], [])
-        whole = {place: _Tensor(shape, tuple(map(Axis, shape)), 0) for place, shape in enumerate(self.calls[number].shapes) if shape}
+        whole = {argument: _Tensor(shape, tuple(map(Axis, shape)), 0) for argument, shape in enumerate(self.calls[number].shapes) if shape}
         for part, of in zip(self._results[number], self._results_of(self.calls[number], whole, {}) or (), strict=False):
             part.whole = of.shape
         around[before:] = [t for t in around[before:] if any(t is result for result in self._results[number])]
@@ -254,12 +254,12 @@ class _Inference:
     def _visit_call(self, number: int) -> None:
         call = self.calls[number]
         tensors = self._bound(number)
-        lists = {place: self._listed(number, place) for place in call.lists}
-        for place, tensor in tensors.items():
-            self.axes[number, place] = (tensor.axes,)
-        for place, several in lists.items():
-            self.axes[number, place] = tuple(t.axes for t in several)
-        used = [t for place in sorted({*tensors, *lists}) for t in (lists[place] if place in lists else (tensors[place],))]
+        lists = {argument: self._listed(number, argument) for argument in call.lists}
+        for argument, tensor in tensors.items():
+            self.axes[number, argument] = (tensor.axes,)
+        for argument, several in lists.items():
+            self.axes[number, argument] = tuple(t.axes for t in several)
+        used = [t for argument in sorted({*tensors, *lists}) for t in (lists[argument] if argument in lists else (tensors[argument],))]
         for alike in self._alike[number]:
             self._same_place(alike, tensors)
         results = self._results_of(call, tensors, lists)
@@ -322,8 +322,8 @@ class _Inference:
                 tensor.alive = False
 
     def _same_place(self, other: int, tensors: Mapping[int, _Tensor]) -> None:
-        for place, tensor in tensors.items():
-            known = self.axes.get((other, place))
+        for argument, tensor in tensors.items():
+            known = self.axes.get((other, argument))
             if known is not None and len(known) == 1 and len(known[0]) == len(tensor.axes):
                 for a, b in zip(known[0], tensor.axes, strict=True):
                     self.symbols.unify(a, b)
@@ -333,28 +333,28 @@ class _Inference:
     def _bound(self, number: int) -> dict[int, _Tensor]:
         """The tensor of every argument that is one."""
         call = self.calls[number]
-        shapes = {place: shape for place, shape in enumerate(call.shapes) if shape}
+        shapes = {argument: shape for argument, shape in enumerate(call.shapes) if shape}
         if not shapes:
             return {}
         pairs = forced(call.name, call.shapes)
         wholes = self._wholes(number)
         weights = {*weights_of(call.name), *self._parts_of_weights(number, wholes)}
-        tied = {place for pair in pairs for place, _ in pair}
+        tied = {argument for pair in pairs for argument, _ in pair}
         several = max(map(len, shapes.values())) > 1
         candidates = {
-            place: self._candidates(shape, place in weights, wholes.get(place, ()), call.strides_of(place))
-            for place, shape in shapes.items()
-            if not (several and len(shape) == 1 and place in tied)  # what it must be equal to says more than its length
+            argument: self._candidates(shape, argument in weights, wholes.get(argument, ()), call.strides_of(argument))
+            for argument, shape in shapes.items()
+            if not (several and len(shape) == 1 and argument in tied)  # what it must be equal to says more than its length
         }
         out = self._chosen(number, candidates, pairs)
-        for place in shapes:
-            if place not in out:
-                out[place] = self._new(number, place, place in weights or (place in tied and place not in candidates))
-        for place, tensor in out.items():
+        for argument in shapes:
+            if argument not in out:
+                out[argument] = self._new(number, argument, argument in weights or (argument in tied and argument not in candidates))
+        for argument, tensor in out.items():
             tensor.used = True
-            tensor.strides = call.strides_of(place) or tensor.strides
-        for place, whole in wholes.items():
-            out[place].whole = whole
+            tensor.strides = call.strides_of(argument) or tensor.strides
+        for argument, whole in wholes.items():
+            out[argument].whole = whole
         for (i, a), (j, b) in pairs:
             self.symbols.unify(out[i].axes[a], out[j].axes[b])
         if self._scopes:
@@ -366,7 +366,8 @@ class _Inference:
         call, whole = self.calls[number], self.calls[number].parent
         if whole not in self._whole or number in self._whole or own_name(self.calls[whole].name) != own_name(call.name):
             return {}
-        return {place: of for place, (of, shape) in enumerate(zip(self.calls[whole].shapes, call.shapes, strict=False)) if of and shape}
+        pairs = enumerate(zip(self.calls[whole].shapes, call.shapes, strict=False))
+        return {argument: of for argument, (of, shape) in pairs if of and shape}
 
     def _parts_of_weights(self, number: int, wholes: Mapping[int, Shape]) -> set[int]:
         """Which of the arguments are parts of a weight of the outermost operator around, which has not made one like it."""
@@ -374,10 +375,10 @@ class _Inference:
         while wholes and self.calls[outer].parent in self._whole:
             outer = self.calls[outer].parent
         shapes, weights = self.calls[outer].shapes, weights_of(self.calls[outer].name)
-        others = {shape for place, shape in enumerate(shapes) if place not in weights}
-        parts = {place for place, whole in wholes.items() if whole in shapes and whole not in others}
-        made = {place: self._pool[self.calls[number].shapes[place]][-_CHOICE:] for place in parts}
-        return {place for place in parts if not any(t.maker > outer and t.part_of(wholes[place]) for t in made[place])}
+        others = {shape for argument, shape in enumerate(shapes) if argument not in weights}
+        parts = {argument for argument, whole in wholes.items() if whole in shapes and whole not in others}
+        made = {argument: self._pool[self.calls[number].shapes[argument]][-_CHOICE:] for argument in parts}
+        return {argument for argument in parts if not any(t.maker > outer and t.part_of(wholes[argument]) for t in made[argument])}
 
     def _candidates(self, shape: Shape, weight: bool, whole: Shape = (), strides: Shape = ()) -> list[_Tensor]:
         """The tensors of a shape that an input may be, the most likely last. whole: of what tensor it is a part. strides: those of the
@@ -432,19 +433,19 @@ class _Inference:
     ) -> dict[int, _Tensor]:
         """Of the candidates for each input those of which none is taken twice and that need the fewest new equalities, the latest ones."""
         if self._product is not None and number > self._product.behind and len(candidates) == 1:  # sums of gradients, beside two products
-            place, of = next(iter(candidates.items()))
+            argument, of = next(iter(candidates.items()))
             gradient = [t for t in of if t.gradient]
-            return {place: (gradient or of)[-1]} if of else {}
-        groups = {place: self._apart(of) for place, of in candidates.items() if of}
-        apart = {place: [group[-1] for group in several] for place, several in groups.items()}
-        open_places = [place for place, of in apart.items() if len(of) > 1][:4]
-        out = {place: of[-1] for place, of in apart.items()}
+            return {argument: (gradient or of)[-1]} if of else {}
+        groups = {argument: self._apart(of) for argument, of in candidates.items() if of}
+        apart = {argument: [group[-1] for group in several] for argument, several in groups.items()}
+        open_places = [argument for argument, of in apart.items() if len(of) > 1][:4]
+        out = {argument: of[-1] for argument, of in apart.items()}
         if open_places:
             members = {id(group[-1]): group for several in groups.values() for group in several}
             kept = bool(self._scopes) and self._scopes[-1].kept
             unused = {last: sum(not t.used for t in group) or (len(group) if kept else 1) for last, group in members.items()}
             best: tuple[tuple[int, int, int, int], dict[int, _Tensor]] | None = None
-            for choice in product(*(apart[place] for place in open_places)):
+            for choice in product(*(apart[argument] for argument in open_places)):
                 tried = {**out, **dict(zip(open_places, choice, strict=True))}
                 both = ((tried[i].axes[a], tried[j].axes[b]) for (i, a), (j, b) in pairs if i in tried and j in tried)
                 new = len({frozenset(map(self.symbols.key, equal)) for equal in both if not self.symbols.same(*equal)})
@@ -455,22 +456,22 @@ class _Inference:
                     best = (twice, new, unlike, age), tried
             out = best[1] if best is not None else out
             for last, times in Counter(map(id, out.values())).items():  # of several with the same axes, each its own
-                mine = [place for place, tensor in out.items() if id(tensor) == last]
+                mine = [argument for argument, tensor in out.items() if id(tensor) == last]
                 out.update(zip(mine, members.get(last, [])[-times:], strict=False))
             return out
         by_shape = defaultdict[tuple[int, ...], list[int]](list)
-        for place in out:
-            by_shape[tuple(id(t) for t in candidates[place])].append(place)
+        for argument in out:
+            by_shape[tuple(id(t) for t in candidates[argument])].append(argument)
         for places in by_shape.values():  # several of one shape: the latest, in the order in which they were made
             latest = candidates[places[0]][-len(places) :]
             if len(places) == len(latest) > 1:
                 out.update(zip(places, latest, strict=True))
         return out
 
-    def _new(self, number: int, place: int, weight: bool) -> _Tensor:
+    def _new(self, number: int, argument: int, weight: bool) -> _Tensor:
         """A tensor that no operator made: a weight, or data."""
         call = self.calls[number]
-        shape = call.shapes[place]
+        shape = call.shapes[argument]
         multiplies = len(shape) > 1 and own_name(call.name) in ("t", "mm", "addmm", "bmm", "matmul")
         weight = weight or (shape in self._of_weights and self._may_train(number)) or (multiplies and bool(self.forward))
         seen = self._recognised(shape) if len(shape) > 1 and not weight else None
@@ -479,7 +480,7 @@ class _Inference:
             return seen
         axes = tuple((self.symbols.plain if weight else self.symbols.fresh)(size) for size in shape)
         tensor = _Tensor(shape, axes, self._clock, differentiable=weight, given=True, data=not weight, maker=given_number(len(self.given)))
-        self.given.append(Given(axes, number, place, weight))
+        self.given.append(Given(axes, number, argument, weight))
         self._pool[shape].append(tensor)
         if weight:
             self._weights[shape].append(tensor)
@@ -511,7 +512,7 @@ class _Inference:
     def _like(self, source: _Tensor, shape: Shape, axes: Sequence[Axis]) -> _Tensor:
         return _Tensor(shape, tuple(axes), self._clock, source.differentiable, data=source.data, maker=source.maker)
 
-    def _listed(self, number: int, place: int) -> list[_Tensor]:
+    def _listed(self, number: int, argument: int) -> list[_Tensor]:
         """The tensors of an argument that is a list: of each shape the latest ones that no call has taken yet, or else that have the same
         axes, in the order in which they were made, the last of them more than once if there are fewer. Lists of weights, and of what
         belongs to these, are in their order, and what is received from another rank is new.
@@ -521,9 +522,9 @@ class _Inference:
         received = CollectiveKind.in_name(call.name) is CollectiveKind.RECEIVE
         left: dict[Shape, list[_Tensor]] = {}
         out: list[_Tensor] = []
-        for shape in call.inputs[place]:
+        for shape in call.inputs[argument]:
             if shape not in left:
-                wanted = call.inputs[place].count(shape)
+                wanted = call.inputs[argument].count(shape)
                 known = self._weights[shape] if of_weights else [] if received else self._candidates(shape, False)
                 unused = [t for t in known if not t.used]
                 latest = known[:wanted] if of_weights else (unused if len(unused) >= wanted else self._same_axes(known))[-wanted:]
@@ -556,8 +557,8 @@ class _Inference:
         elif how == "nothing":
             results = []
         elif how is not None and (0 in tensors or 0 in lists or how in ("sized", "counted")):
-            sized = {place: Sized(t.shape, t.axes, t.strides) for place, t in tensors.items()}
-            of_lists = {place: [Sized(t.shape, t.axes) for t in several] for place, several in lists.items()}
+            sized = {argument: Sized(t.shape, t.axes, t.strides) for argument, t in tensors.items()}
+            of_lists = {argument: [Sized(t.shape, t.axes) for t in several] for argument, several in lists.items()}
             try:
                 results = HOW[how](CallArguments(call.name, call.values, sized, of_lists, self.symbols))
             except (KeyError, IndexError):  # a call without an argument that the function needs
@@ -602,8 +603,8 @@ class _Inference:
 def _by_letters(rule: Rule, tensors: Mapping[int, _Tensor]) -> list[Sized] | None:
     axis_of: dict[str, tuple[int, Axis]] = {}
     stretch = 0
-    for place, pattern in enumerate(rule.inputs):
-        tensor = tensors.get(place)
+    for argument, pattern in enumerate(rule.inputs):
+        tensor = tensors.get(argument)
         if pattern is None or tensor is None or not pattern.fits(len(tensor.shape)):
             continue
         if pattern.stretch == "*":

@@ -108,7 +108,7 @@ def _by_letters(name: str, shapes: tuple[Shape, ...]) -> Multiplication | None:
         batch = prod(max(a[letter], b[letter]) for letter in a if letter in b and letter in result)
         whole = Product(rows, columns, prod(a[letter] for letter in depth), batch)
         chosen = [size for letter, size in (a | b).items() if letter not in result and letter not in depth]
-        apart = [each[letter] for each in sizes.values() for letter in each if letter in result and letter not in a and letter not in b]
+        apart = [axes[letter] for axes in sizes.values() for letter in axes if letter in result and letter not in a and letter not in b]
         groups = prod(chosen or apart) if chosen or apart else 0
         return Multiplication(first, second, list(b)[-1] in depth, whole, groups, of_depth=groups > 0 and not chosen)
     return None
@@ -155,37 +155,41 @@ def _by_shape(shapes: tuple[Shape, ...]) -> Multiplication | None:
     for first, second in combinations(wide, 2):
         a, b = shapes[first], shapes[second]
         plain = len(a) == len(b) and a[:-2] == b[:-2] and a[-1] == b[-2]
-        found = _by_letters("matmul", (a, b)) if plain else _by_letters("linear", (a, b)) if len(b) == 2 else None
-        if found is not None:
-            return found._replace(first=first, second=second)
+        multiplication = _by_letters("matmul", (a, b)) if plain else _by_letters("linear", (a, b)) if len(b) == 2 else None
+        if multiplication is not None:
+            return multiplication._replace(first=first, second=second)
     return None
 
 
 def product(o: ShapedOperator) -> Product | None:
     """The sizes of a multiplication of matrices; None where the operator is none, lacks shapes, or multiplies by groups."""
-    found = factors(o)
-    if found is None or found.groups or min(len(o.shapes[found.first]), len(o.shapes[found.second])) < 2:
+    multiplication = factors(o)
+    if (
+        multiplication is None
+        or multiplication.groups
+        or min(len(o.shapes[multiplication.first]), len(o.shapes[multiplication.second])) < 2
+    ):
         return None
-    return found.whole
+    return multiplication.whole
 
 
 def grouped_product(o: ShapedOperator) -> Product | None:
     """The sizes of a multiplication of tokens by the matrix of the expert that each goes to, or, for the gradients of these matrices, of
     the tokens of each expert by their gradients, where every expert has equally many; None for other operators."""
-    found = factors(o)
-    if found is None or not found.groups:
+    multiplication = factors(o)
+    if multiplication is None or not multiplication.groups:
         return None
-    m, n, k, _ = found.whole
-    each = max(routed(o) // found.groups, 1)
-    return Product(m, n, each, found.groups) if found.of_depth else Product(each, n, k, found.groups)
+    m, n, k, _ = multiplication.whole
+    per_group = max(routed(o) // multiplication.groups, 1)
+    return Product(m, n, per_group, multiplication.groups) if multiplication.of_depth else Product(per_group, n, k, multiplication.groups)
 
 
 def routed(o: ShapedOperator) -> int:
     """The tokens that experts multiply together, each counted once for every expert that it goes to; 0 for other operators."""
-    found = factors(o)
-    if found is None or not found.groups:
+    multiplication = factors(o)
+    if multiplication is None or not multiplication.groups:
         return 0
-    return found.whole.k if found.of_depth else found.whole.m
+    return multiplication.whole.k if multiplication.of_depth else multiplication.whole.m
 
 
 # ---------------------------------------------------------------- attention
@@ -229,8 +233,8 @@ def operations(name: str, shapes: Sequence[Shape], values: Sequence[str]) -> flo
         return None
     given, kind = tuple(shapes), kind_of(name)
     if kind is OperatorKind.MULTIPLICATION:
-        found = _by_letters(name, given)
-        return None if found is None else 2.0 * prod(found.whole)
+        multiplication = _by_letters(name, given)
+        return None if multiplication is None else 2.0 * prod(multiplication.whole)
     if kind is OperatorKind.ATTENTION:
         return _of_attention(name, given, values)
     return _of_convolution(name, given, values) if kind is OperatorKind.CONVOLUTION else None
@@ -247,10 +251,10 @@ def _of_attention(name: str, shapes: tuple[Shape, ...], values: Sequence[str]) -
 
 
 def _of_convolution(name: str, shapes: tuple[Shape, ...], values: Sequence[str]) -> float | None:
-    place = (weights_of(name) or (len(shapes),))[0]
-    if place >= len(shapes) or min(len(shapes[0]), len(shapes[place])) < 3:
+    argument = (weights_of(name) or (len(shapes),))[0]
+    if argument >= len(shapes) or min(len(shapes[0]), len(shapes[argument])) < 3:
         return None
-    first, weight, settings = shapes[0], shapes[place], argument_places(name)
+    first, weight, settings = shapes[0], shapes[argument], argument_places(name)
     mask = settings.get("output_mask", -1)
     if mask < 0:
         windows = convolution_windows(name, values, first[2:], weight[2:])
@@ -261,16 +265,16 @@ def _of_convolution(name: str, shapes: tuple[Shape, ...], values: Sequence[str])
     return 2.0 * first[0] * prod(first[2:]) * prod(weight) * sum(wanted)
 
 
-def _is_true(values: Sequence[str], place: int) -> bool:
-    return 0 <= place < len(values) and values[place] == "True"
+def _is_true(values: Sequence[str], argument: int) -> bool:
+    return 0 <= argument < len(values) and values[argument] == "True"
 
 
 def convolution_work(o: ShapedOperator) -> int:
     """Multiplications of a convolution, forward or backward, but for its stride; 0 where the operator is none."""
-    place = weights_of(o.name)[0] if kind_of(o.name) is OperatorKind.CONVOLUTION and weights_of(o.name) else len(o.shapes)
-    if place >= len(o.shapes) or min(len(o.shapes[0]), len(o.shapes[place])) < 3:
+    argument = weights_of(o.name)[0] if kind_of(o.name) is OperatorKind.CONVOLUTION and weights_of(o.name) else len(o.shapes)
+    if argument >= len(o.shapes) or min(len(o.shapes[0]), len(o.shapes[argument])) < 3:
         return 0
-    return prod(o.shapes[0]) * prod(o.shapes[place][2:]) * o.shapes[place][place - 1]
+    return prod(o.shapes[0]) * prod(o.shapes[argument][2:]) * o.shapes[argument][argument - 1]
 
 
 def is_recurrent(name: str) -> bool:
@@ -312,8 +316,8 @@ def recurrence(o: ShapedOperator) -> Recurrence | None:
 
 def recurrent_multiplications(o: ShapedOperator) -> int:
     """Multiplications of one layer over all steps; twice as many backward, for the gradients of inputs and weights. 0 where unknown."""
-    found = recurrence(o)
-    return 0 if found is None else found.tokens * found.weights * (2 if "backward" in o.name else 1)
+    layer = recurrence(o)
+    return 0 if layer is None else layer.tokens * layer.weights * (2 if "backward" in o.name else 1)
 
 
 # ---------------------------------------------------------------- weights
@@ -324,16 +328,16 @@ def weight_inputs(o: ShapedOperator) -> tuple[Shape, ...]:
     its sequence nor its state, and what a multiplication adds to its result together with the matrix that it multiplies by."""
     if is_recurrent(o.name) and o.shapes:
         return tuple(s for s in o.shapes[1:] if 0 < len(s) < 3 and s[0] not in o.shapes[0][:2])
-    found = factors(o) if not weights_of(o.name) else None
-    if found is not None and found.first > 0 and len(o.shapes[found.second]) == 2:
-        return tuple(s for s in (*o.shapes[: found.first], o.shapes[found.second]) if s)
+    multiplication = factors(o) if not weights_of(o.name) else None
+    if multiplication is not None and multiplication.first > 0 and len(o.shapes[multiplication.second]) == 2:
+        return tuple(s for s in (*o.shapes[: multiplication.first], o.shapes[multiplication.second]) if s)
     return tuple(o.shapes[i] for i in weights_of(o.name) if i < len(o.shapes) and o.shapes[i])
 
 
 def shapes_of_weights(counted: Iterable[tuple[ShapedOperator, int]]) -> frozenset[Shape]:
     """The shapes of the weights that operators use, and of their transposes."""
-    found = {shape for o, _ in counted for shape in weight_inputs(o)}
-    return frozenset(found | {s[::-1] for s in found if len(s) == 2})
+    weights = {shape for o, _ in counted for shape in weight_inputs(o)}
+    return frozenset(weights | {s[::-1] for s in weights if len(s) == 2})
 
 
 def has_rate(o: ShapedOperator) -> bool:
@@ -345,5 +349,5 @@ def has_rate(o: ShapedOperator) -> bool:
 
 def type_of(o: ShapedOperator) -> DType | None:
     """The type of an operator's first tensor."""
-    found = (DType.parse(name) for shape, name in zip(o.shapes, o.dtypes, strict=True) if shape and name)
-    return next((dtype for dtype in found if dtype is not None), None)
+    types = (DType.parse(name) for shape, name in zip(o.shapes, o.dtypes, strict=True) if shape and name)
+    return next((dtype for dtype in types if dtype is not None), None)

@@ -269,10 +269,10 @@ class Symbols:
         normal = self.normal(axis)
         if normal.factor % parts == 0:
             return Axis(normal.factor // parts, normal.symbols)
-        for place, s in enumerate(normal.symbols):
+        for position, s in enumerate(normal.symbols):
             if s not in self._follows and self.value[s] % parts == 0:
                 part = self._split(s, parts)[1]
-                return Axis(normal.factor, (*normal.symbols[:place], *part.symbols, *normal.symbols[place + 1 :]))
+                return Axis(normal.factor, (*normal.symbols[:position], *part.symbols, *normal.symbols[position + 1 :]))
         return self.fresh(self.size(axis) // parts)
 
     def _split(self, symbol: int, parts: int, *, viewed: bool = False) -> tuple[Axis, Axis]:
@@ -291,10 +291,10 @@ class Symbols:
 
     def _viewed(self, axis: Axis, sizes: Sequence[int]) -> list[Axis] | None:
         factor, left, out = axis.factor, list(axis.symbols), list[Axis]()
-        for place, size in enumerate(sizes):
+        for position, size in enumerate(sizes):
             taken: list[int] = []
             times, reached = 1, 1
-            ones_follow = 1 in sizes[place + 1 :]
+            ones_follow = 1 in sizes[position + 1 :]
             if size == 1:
                 out.append(Axis(1, (left.pop(0),) if left and self.value[left[0]] == 1 else ()))
                 continue

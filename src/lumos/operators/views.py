@@ -38,9 +38,9 @@ class CallArguments(NamedTuple):
     lists: Mapping[int, Sequence[Sized]]
     symbols: Symbols
 
-    def numbers(self, place: int) -> list[int] | None:
+    def numbers(self, argument: int) -> list[int] | None:
         """The whole numbers of an argument; None where the recording has none."""
-        text = self.values[place] if place < len(self.values) else ""
+        text = self.values[argument] if argument < len(self.values) else ""
         try:
             value = json.loads(text) if text else None
         except (ValueError, RecursionError):  # no JSON, too many digits, or nested without end
@@ -48,14 +48,14 @@ class CallArguments(NamedTuple):
         numbers = [x for x in (value if isinstance(value, list) else [value]) if type(x) is int]
         return numbers if len(numbers) == (len(value) if isinstance(value, list) else 1) else None
 
-    def number(self, place: int) -> int | None:
+    def number(self, argument: int) -> int | None:
         """One whole number."""
-        numbers = self.numbers(place)
+        numbers = self.numbers(argument)
         return numbers[0] if numbers and len(numbers) == 1 else None
 
-    def axis(self, place: int, axes: int, default: int | None = None) -> int | None:
+    def axis(self, argument: int, axes: int, default: int | None = None) -> int | None:
         """The place of an axis, counted from the first."""
-        number = self.number(place)
+        number = self.number(argument)
         number = default if number is None else number
         return None if number is None or not -axes <= number < axes else number % axes
 
@@ -131,7 +131,7 @@ def _view_as(call: CallArguments) -> Results:
 
 def _transposed(call: CallArguments) -> Results:
     tensor = call.tensors[0]
-    a, b = (call.axis(place, len(tensor.shape)) for place in (1, 2))
+    a, b = (call.axis(argument, len(tensor.shape)) for argument in (1, 2))
     if own_name(call.name) == "t":
         a, b = 0, len(tensor.shape) - 1
     if a is None or b is None:
@@ -319,11 +319,11 @@ def _stacked(call: CallArguments) -> Results:
 
 def _reduced(call: CallArguments) -> Results:
     tensor = call.tensors[0]
-    place = 2 if own_name(call.name) == "linalg_vector_norm" else 1
-    asked, axes = call.numbers(place), len(tensor.shape)
+    argument = 2 if own_name(call.name) == "linalg_vector_norm" else 1
+    asked, axes = call.numbers(argument), len(tensor.shape)
     if asked is None:
         return [Sized((), ())]
-    kept = any(call.values[i] == "True" for i in range(place + 1, min(place + 3, len(call.values))))
+    kept = any(call.values[i] == "True" for i in range(argument + 1, min(argument + 3, len(call.values))))
     gone = {i % axes for i in asked} if asked and axes else set(range(axes))
     if kept:
         return [Sized(tuple(1 if i in gone else n for i, n in enumerate(tensor.shape)),
@@ -337,7 +337,7 @@ def _sized(call: CallArguments) -> Results:
 
 
 def _counted(call: CallArguments) -> Results:
-    first, last, step = (call.number(place) for place in range(3))
+    first, last, step = (call.number(argument) for argument in range(3))
     if first is None:
         return None
     size = first if last is None else -(-(last - first) // (step or 1))

@@ -71,9 +71,9 @@ def _network(clause: str, devices: int, nics: int) -> StatedNetwork | None:
     if rate is None or not _NETWORK.search(clause):
         return None
     count = _COUNT.search(clause) or _LINKS.search(clause)
-    each = devices if re.search(r"per (?:gpu|device)|/gpu", clause, re.IGNORECASE) else 1
-    if count or each > 1:
-        return StatedNetwork(each * max(1, int(count.group(1)) if count else 1), rate)
+    multiple = devices if re.search(r"per (?:gpu|device)|/gpu", clause, re.IGNORECASE) else 1
+    if count or multiple > 1:
+        return StatedNetwork(multiple * max(1, int(count.group(1)) if count else 1), rate)
     if rate > _FASTEST_PORT or re.search(r"node|inter|network", clause, re.IGNORECASE):  # what all links of a node reach together
         return StatedNetwork(devices, rate / devices)
     return StatedNetwork(nics, rate, sure=False)

@@ -104,12 +104,12 @@ def plain_value(text: Any) -> Any:
     return text
 
 
-def map_tensors(arguments: list[Any], each: Callable[[int, TensorSpec], Any]) -> list[Any]:
-    """The arguments with every tensor replaced by each(position, tensor), also inside lists."""
+def map_tensors(arguments: list[Any], replacement: Callable[[int, TensorSpec], Any]) -> list[Any]:
+    """The arguments with every tensor replaced by replacement(position, tensor), also inside lists."""
 
     def one(position: int, argument: Any) -> Any:
         if isinstance(argument, TensorSpec):
-            return each(position, argument)
+            return replacement(position, argument)
         if isinstance(argument, list):
             return [one(position, item) for item in argument]
         return argument

@@ -158,8 +158,8 @@ def from_job(
             notes += executed.diagnostics
             paired = lend_arguments(program, executed, numbers)
             if paired < 0.99:
-                found = f"rank {program.rank}: {paired:.1%} of its operators are in {executed.path}"
-                notes.append(Diagnostic("execution-trace-differs", f"{found}; the others keep what the profiler printed"))
+                message = f"rank {program.rank}: {paired:.1%} of its operators are in {executed.path}"
+                notes.append(Diagnostic("execution-trace-differs", f"{message}; the others keep what the profiler printed"))
     notes += [note for program in ranks for note in _findings(program)]
     return Program(ranks, groups, world, "execution trace" if execution_traces else "profiler"), tuple(notes)
 

@@ -250,7 +250,7 @@ def _arguments(trace: Trace, rows: StepRows, pool: TensorPool, on_accelerator: b
             continue
         shapes = [a.shape if isinstance(a, TensorSpec) else None for a in arguments]
         limits = bounds(operator.name, Arguments(shapes, arguments))
-        place = number[id(operator)]
+        operator_number = number[id(operator)]
         device = "accelerator" if on_accelerator else "cpu"
         on_host = _on_host(operator, rows.copies)
 
@@ -258,12 +258,14 @@ def _arguments(trace: Trace, rows: StepRows, pool: TensorPool, on_accelerator: b
             position: int,
             spec: TensorSpec,
             limits: dict[int, int] = limits,
-            place: int = place,
+            operator_number: int = operator_number,
             on_host: int = on_host,
             device: str = device,
         ) -> Any:
             is_number = not spec.shape and spec.dtype == "float64"  # a Python number appears as a tensor of this kind
-            return {"tensor": pool.take(spec, "cpu" if is_number or position == on_host else device, limits.get(position, 1), place)}
+            return {
+                "tensor": pool.take(spec, "cpu" if is_number or position == on_host else device, limits.get(position, 1), operator_number)
+            }
 
         operator.inputs = map_tensors(arguments, tensor)
         if operator.name == "aten::_to_copy" and _direction(operator, rows.copies) and len(arguments) > _TO_COPY_DEVICE:

@@ -143,7 +143,7 @@ class Base:
     def _check(self) -> None:
         if self.share.part < LEAST and not self.asked.force:
             first = f"; first: {self.matched.first}" if self.matched.first else ""
-            lone = ", ".join(f"{each.what} ({duration(each.ns)} a step)" for each in self.matched.only_recorded[:_NAMED])
+            lone = ", ".join(f"{unmatched.what} ({duration(unmatched.ns)} a step)" for unmatched in self.matched.only_recorded[:_NAMED])
             raise LumosError(
                 f"--before {self.script.command.text}: this script explains {self.share.part:.0%} of the recorded time, less than"
                 f" {LEAST:.0%}, so it is not the one that was recorded{first}; only in the recording: {lone or 'nothing'}; give the command"
@@ -169,7 +169,7 @@ class Base:
 
     def changed_scripts(self, after: Iterable[str | Sequence[str]]) -> list[ChangedScript]:
         """The same of several commands."""
-        return [self.changed(parse(each, "--after")) for each in after]
+        return [self.changed(parse(command, "--after")) for command in after]
 
     def _compared(self, script: Script, carried: Carried, job: PricedJob) -> Answer:
         first, second = self.job.loop, job.loop
@@ -182,7 +182,7 @@ class Base:
         changed = Changed(graph, script.owners, graph.duration, graph.duration, job.scaled, job.modelled)
         share = changed_figures.provenance(changed)
         before, after = self.script.command.text, script.command.text
-        found = Answer(
+        answer = Answer(
             _with_memory(outcome(changed_figures, interval, StepWork()), script.peaks, self.memory),
             _with_memory(outcome(figures, (1 - error, 1 + error), StepWork()), self.script.peaks, self.memory),
             measured_step(self.graph, self.times),
@@ -194,9 +194,9 @@ class Base:
             job=second,
             altered=second.step_time_ns != first.step_time_ns,
         )
-        found = widened(found, together(self.trust, grade((*self._evidence(off), *mostly_modelled(share.modelled)))))
-        check_sound(found.trust, "whatif", force=self.asked.force)
-        return found
+        answer = widened(answer, together(self.trust, grade((*self._evidence(off), *mostly_modelled(share.modelled)))))
+        check_sound(answer.trust, "whatif", force=self.asked.force)
+        return answer
 
     def _evidence(self, off: float) -> Iterator[Evidence]:
         if abs(off) > min(resolution(self.times), NEAR):
@@ -234,8 +234,8 @@ class Base:
         if self.recording.torch and self.recording.torch != here:
             yield Diagnostic("other-torch", f"recorded with torch {self.recording.torch}, and emulated with {here}: operators may differ")
         yield Diagnostic("python-kept", "Python between operators, loading of data and threads beside the loop take what was recorded")
-        for each in {(note.code, note.where): note for kind in script.kinds for note in kind.process.notes}.values():
-            yield Diagnostic(each.code, f"{each.message}{f' ({each.where})' if each.where else ''}")
+        for remark in {(note.code, note.where): note for kind in script.kinds for note in kind.process.notes}.values():
+            yield Diagnostic(remark.code, f"{remark.message}{f' ({remark.where})' if remark.where else ''}")
 
 
 def _named(what: str, lone: Iterable[tuple[str, float, float]]) -> str:
@@ -255,19 +255,19 @@ def memory_scale(job: Job, peaks: Iterable[Peak]) -> float:
     """The most memory that a recording shows on a device in its steps, by the most that the emulated script holds in them; 1 where the
     recording has no rows of memory. peaks: of the kinds of ranks."""
     curves = [curve for trace in job.traces for curve in memory_curves(trace) if curve.name != "CPU"]
-    recorded, emulated_bytes = (max(each, default=0) for each in ((c.peak_bytes for c in curves), (peak.steps_bytes for peak in peaks)))
+    recorded, emulated_bytes = (max(sizes, default=0) for sizes in ((c.peak_bytes for c in curves), (peak.steps_bytes for peak in peaks)))
     return recorded / emulated_bytes if recorded and emulated_bytes else 1.0
 
 
-def _with_memory(found: Outcome, peaks: Iterable[Peak], scale: float) -> Outcome:
+def _with_memory(figures: Outcome, peaks: Iterable[Peak], scale: float) -> Outcome:
     """The figures with the memory of the kind of rank that holds most. scale: of `memory_scale`."""
-    most = max(peaks, key=lambda each: each.reserved_bytes, default=None)
+    most = max(peaks, key=lambda peak: peak.reserved_bytes, default=None)
     if most is None:
-        return found
+        return figures
     held = most.by_kind()
     states = [held.get(kind, 0) for kind in _STATES]
     parameters, gradients, optimizer, rest, whole = (
-        round(scale * each) for each in (*states, most.allocated_bytes - sum(states), most.allocated_bytes)
+        round(scale * size) for size in (*states, most.allocated_bytes - sum(states), most.allocated_bytes)
     )
     memory = PeakMemory(parameters, gradients, optimizer, rest, whole, scale * most.reserved_bytes <= most.room_bytes)
-    return replace(found, memory=memory)
+    return replace(figures, memory=memory)

@@ -83,7 +83,7 @@ class MeasuredPrices:
                 made[key] = _mean(of_each)
                 _note_new(script, script.kinds[kind], made[key], new)
             ranks.append(made[key])
-        longest = sorted(((name, count, ns) for name, (count, ns) in new.items()), key=lambda each: -each[2])
+        longest = sorted(((name, count, ns) for name, (count, ns) in new.items()), key=lambda row: -row[2])
         return Carried(ranks, longest)
 
     def _likes(self, script: Script, rank: int) -> tuple[int, ...]:
@@ -91,7 +91,7 @@ class MeasuredPrices:
         if rank in self.by_rank:
             return (rank,)
         if script is self.before:
-            kin = tuple(each for each in self.by_rank if script.ranks.of[each] == script.ranks.of[rank])
+            kin = tuple(recorded for recorded in self.by_rank if script.ranks.of[recorded] == script.ranks.of[rank])
             if kin:
                 return kin
         return tuple(self.by_rank)
@@ -112,7 +112,7 @@ class MeasuredPrices:
         unknown = np.isnan(measured)
         model = self._modelled(kindred)
         source = np.where(unknown, PriceSource.MODELLED, PriceSource.MEASURED)
-        best, low, high = (np.where(unknown, each, measured) for each in model[:3])
+        best, low, high = (np.where(unknown, modelled, measured) for modelled in model[:3])
         return RankPrices(best, low, high, source)
 
     def _modelled(self, kindred: Kindred) -> RankPrices:
@@ -128,7 +128,7 @@ class MeasuredPrices:
             n = len(kindred.process.operators)
             for end in (best, low, high):
                 spread = np.divide(end[Slot.OWN, :n], best[Slot.OWN, :n], out=np.ones(n), where=best[Slot.OWN, :n] > 0)
-                end[Slot.OWN, :n] = [self.sizes.new(each) for each in kindred.process.operators] * spread
+                end[Slot.OWN, :n] = [self.sizes.new(operator) for operator in kindred.process.operators] * spread
         return RankPrices(best, low, high, np.full(best.shape, PriceSource.MODELLED))
 
 
@@ -156,15 +156,15 @@ class _Index:
     def __init__(self, kindred: Kindred) -> None:
         self.by_place: dict[Hashable, list[int]] = {}
         self.by_given: dict[Hashable, list[int]] = {}
-        self.given = [given(each) for each in kindred.process.operators]
+        self.given = [given(operator) for operator in kindred.process.operators]
         self._none: list[int] = []
         placed = kindred.placed
         for i, operator in enumerate(kindred.process.operators):
             step, its = placed.step[i], self.given[i]
-            for place in {placed.place[i], placed.unwrapped[i]}:
-                self.by_place.setdefault((step, place, placed.instance[i]), []).append(i)
-                self.by_place.setdefault((step, place), []).append(i)
-                self.by_given.setdefault((step, place, its), []).append(i)
+            for script_place in {placed.place[i], placed.unwrapped[i]}:
+                self.by_place.setdefault((step, script_place, placed.instance[i]), []).append(i)
+                self.by_place.setdefault((step, script_place), []).append(i)
+                self.by_given.setdefault((step, script_place, its), []).append(i)
             self.by_given.setdefault((step, placed.place[i].phase, operator.name, its), []).append(i)
             self.by_given.setdefault((step, None, operator.name, its), []).append(i)
 
@@ -172,12 +172,16 @@ class _Index:
         """Those that an operator of another process takes its prices from. placed: where that process' operators stand; i: the operator,
         its name and what it was given."""
         places, step = (placed.place[i], placed.unwrapped[i]), placed.step[i]
-        own = (self.by_place.get((step, place, placed.instance[i])) for place in places)
-        alike = (self.by_given.get((step, place, its)) or some for place in places if (some := self.by_place.get((step, place))))
-        found = next((each for each in own if each), []) or next(alike, self._none)
-        if (places[0].module and found) or any(self.given[each] == its for each in found):
-            return found
-        same_phase = self.by_given.get((step, places[0].phase, name, its), found)
+        own = (self.by_place.get((step, script_place, placed.instance[i])) for script_place in places)
+        alike = (
+            self.by_given.get((step, script_place, its)) or some
+            for script_place in places
+            if (some := self.by_place.get((step, script_place)))
+        )
+        same_place = next((operators for operators in own if operators), []) or next(alike, self._none)
+        if (places[0].module and same_place) or any(self.given[operator] == its for operator in same_place):
+            return same_place
+        same_phase = self.by_given.get((step, places[0].phase, name, its), same_place)
         return same_phase or self.by_given.get((step, None, name, its), self._none)
 
 
@@ -197,11 +201,11 @@ class _Sources:
         self.alike = np.full(after.modelled.shape[1], -1, np.int64)
         for i, (operator, model) in enumerate(zip(after.process.operators, after.modelled.T, strict=False)):
             its = given(operator)
-            found = index.sources(after.placed, i, operator.name, its)
-            number = self.alike[i] = numbers.setdefault((operator.name, its, model.tobytes(), id(found)), len(numbers))
+            sources = index.sources(after.placed, i, operator.name, its)
+            number = self.alike[i] = numbers.setdefault((operator.name, its, model.tobytes(), id(sources)), len(numbers))
             if number == len(first):
                 first.append(i)
-                pairs += [(number, each, index.given[each] == its) for each in found]
+                pairs += [(number, source, index.given[source] == its) for source in sources]
         columns = np.array(pairs, np.int64).reshape(-1, 3).T
         self.first = np.array(first, np.int64)
         self.mine, self.theirs = columns[:2]
@@ -236,7 +240,7 @@ class _Sources:
         for slot in (Slot.OWN, Slot.BEFORE, Slot.CALLS, Slot.DEVICE):
             mine, other = ours[slot, self.mine], theirs[slot, self.theirs]
             ratio = np.divide(mine, other, out=np.zeros(len(mine)), where=other > 0)
-            ends = [each[slot, self.theirs] for each in (before.best, before.low, before.high)]
+            ends = [prices[slot, self.theirs] for prices in (before.best, before.low, before.high)]
             if slot is Slot.OWN:
                 fixed = np.minimum(self.host[3], ends[0])
                 times = [(fixed + (end - fixed) * self.host[i]) * ratio for i, end in enumerate(ends)]
@@ -286,12 +290,12 @@ def _exchanges(after: Kindred, before: Kindred) -> list[tuple[int, int]]:
         other = before.exchanges.get(step, [])
         numbers = Numbers()
         keys = [[_key(kindred, i) for i in which] for kindred, which in ((after, mine), (before, other))]
-        exact, rough = ((numbers(first), numbers(second)) for first, second in (keys, [[each[0] for each in side] for side in keys]))
+        exact, rough = ((numbers(first), numbers(second)) for first, second in (keys, [[key[0] for key in side] for side in keys]))
         out += [(i, other[j]) for i, j in zip(mine, in_two_rounds(exact, rough).tolist(), strict=True) if j >= 0]
     return out
 
 
 def _key(kindred: Kindred, i: int) -> tuple[Hashable, ...]:
-    each = kindred.process.exchanges[i]
-    size = next((len(group.ranks) for group in kindred.process.groups if group.name == each.group), 0)
-    return (each.kind, each.input_elements * width(each.dtype), size)
+    exchange = kindred.process.exchanges[i]
+    size = next((len(group.ranks) for group in kindred.process.groups if group.name == exchange.group), 0)
+    return (exchange.kind, exchange.input_elements * width(exchange.dtype), size)

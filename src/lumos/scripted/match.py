@@ -127,19 +127,19 @@ class _Matching:
 
     def result(self, steps: int) -> Matched:
         """What was found. steps: that were matched."""
-        found, times = self.found, steps * max(len(self.found.prices), 1)
-        found.device = Coverage(self.whole[Slot.DEVICE], self.partnered[Slot.DEVICE])
+        matched, times = self.found, steps * max(len(self.found.prices), 1)
+        matched.device = Coverage(self.whole[Slot.DEVICE], self.partnered[Slot.DEVICE])
         host = [Slot.OWN, Slot.BEFORE, Slot.CALLS]
-        found.host = Coverage(float(self.whole[host].sum()), float(self.partnered[host].sum()))
-        for lone, out in ((self.recorded_alone, found.only_recorded), (self.emulated_alone, found.only_emulated)):
-            out += sorted((Lone(name, count / times, ns / times) for name, (count, ns) in lone.items()), key=lambda each: -each.ns)
-        return found
+        matched.host = Coverage(float(self.whole[host].sum()), float(self.partnered[host].sum()))
+        for lone, out in ((self.recorded_alone, matched.only_recorded), (self.emulated_alone, matched.only_emulated)):
+            out += sorted((Lone(name, count / times, ns / times) for name, (count, ns) in lone.items()), key=lambda alone: -alone.ns)
+        return matched
 
     def _step(self, side: _Emulated, step: RecordedStep, number: int, cost: Float64, prices: Float64, owner: Int32) -> None:
         """One step of one rank: writes prices, and the owners of its rows. number: of the emulated step."""
         size = prices.shape[1]
         claimed, resized = np.zeros(size, bool), np.zeros(size, bool)
-        exact, rough = self.numbers(self.kinds), self.numbers([each.name for each in self.kinds])
+        exact, rough = self.numbers(self.kinds), self.numbers([kind.name for kind in self.kinds])
         for thread, theirs in zip(step.threads, side.threads(number), strict=False):
             partner = self._partners((exact[thread.kind], rough[thread.kind]), (side.tokens[theirs], side.names[theirs]))
             has = partner >= 0
@@ -191,7 +191,7 @@ class _Matching:
     def _totals(self, step: RecordedStep, costs: Float64, owner: Int32, resized: NDArray[np.bool_]) -> Float64:
         """What each emulated operator that has a partner cost, with all that belongs to it. resized: those with one of other sizes."""
         totals = np.zeros((Slot.EXCHANGE, len(resized)))
-        for place, thread in enumerate(step.threads):
+        for number, thread in enumerate(step.threads):
             cost, mine = costs[:, thread.row], owner[thread.row]
             has = mine >= 0
             np.add.at(totals.T, mine[has], cost[:, has].T)
@@ -200,7 +200,7 @@ class _Matching:
             alone = np.flatnonzero(~has & cost.any(axis=0))
             outer = thread.kind[enclosing(thread.parent < 0, thread.parent)[alone]]
             _note(self.recorded_alone, [self.kinds[i].name for i in outer.tolist()], thread.parent[alone] < 0, cost[:, alone].sum(axis=0))
-            if place == 0:  # what the loop's own thread does all the same is kept with what follows
+            if number == 0:  # what the loop's own thread does all the same is kept with what follows
                 owned = np.flatnonzero(has)
                 after = np.searchsorted(owned, alone)
                 kept = after < len(owned)
@@ -210,14 +210,14 @@ class _Matching:
 
     def _exchanges(self, side: _Emulated, step: RecordedStep, number: int, prices: Float64) -> None:
         theirs = side.kindred.exchanges.get(number, [])
-        exact = self.numbers([exchange_key(each) for each in step.exchanges]), self.numbers([side.exchange_key(i) for i in theirs])
-        rough = self.numbers([each.kind for each in step.exchanges]), self.numbers([side.exchange_key(i)[0] for i in theirs])
+        exact = self.numbers([exchange_key(exchange) for exchange in step.exchanges]), self.numbers([side.exchange_key(i) for i in theirs])
+        rough = self.numbers([exchange.kind for exchange in step.exchanges]), self.numbers([side.exchange_key(i)[0] for i in theirs])
         partner = in_two_rounds(exact, rough)
-        for each, other in zip(step.exchanges, partner.tolist(), strict=True):
-            ns = each.ns if each.whole else self.least[exchange_key(each)]
-            self.whole[Slot.EXCHANGE] += each.ns
+        for exchange, other in zip(step.exchanges, partner.tolist(), strict=True):
+            ns = exchange.ns if exchange.whole else self.least[exchange_key(exchange)]
+            self.whole[Slot.EXCHANGE] += exchange.ns
             if other >= 0:
-                self.partnered[Slot.EXCHANGE] += each.ns
+                self.partnered[Slot.EXCHANGE] += exchange.ns
                 prices[Slot.EXCHANGE, theirs[other]] = ns
 
 
@@ -227,11 +227,11 @@ class _Emulated:
     def __init__(self, kindred: Kindred, numbers: Numbers) -> None:
         self.kindred = kindred
         operators = kindred.process.operators
-        self.given = [given(each) for each in operators]
-        self.tokens = numbers([(each.name, sizes) for each, sizes in zip(operators, self.given, strict=True)])
-        self.names = numbers([each.name for each in operators])
-        self.thread = np.array([each.thread for each in operators], np.int64)
-        self.step, parent = (np.array(each, np.int64) for each in kindred.placed[:2])
+        self.given = [given(operator) for operator in operators]
+        self.tokens = numbers([(operator.name, sizes) for operator, sizes in zip(operators, self.given, strict=True)])
+        self.names = numbers([operator.name for operator in operators])
+        self.thread = np.array([operator.thread for operator in operators], np.int64)
+        self.step, parent = (np.array(column, np.int64) for column in kindred.placed[:2])
         self.parent = np.where((parent >= 0) & (self.step[parent] == self.step), parent, -1) if len(parent) else parent
 
     def name(self, i: int) -> str:
@@ -240,7 +240,7 @@ class _Emulated:
     def threads(self, step: int) -> list[Int64]:
         """The operators of each thread in a step, in order."""
         members = np.flatnonzero(self.step == step)
-        return [members[self.thread[members] == each] for each in unique(self.thread[members])]
+        return [members[self.thread[members] == thread] for thread in unique(self.thread[members])]
 
     def claimants(self, step: int, claimed: NDArray[np.bool_]) -> tuple[Int64, Int64]:
         """The operators of a step, and for each the one that its work belongs to: itself or the innermost one around it that has a partner;
@@ -264,9 +264,9 @@ class _Emulated:
         prices[: Slot.EXCHANGE, members] = model * ratio[:, group]
 
     def exchange_key(self, i: int) -> tuple[Hashable, ...]:
-        each: Exchange = self.kindred.process.exchanges[i]
-        elements = max(each.input_elements, each.kind.is_transfer * each.output_elements)
-        return (each.kind, elements * width(each.dtype))
+        exchange: Exchange = self.kindred.process.exchanges[i]
+        elements = max(exchange.input_elements, exchange.kind.is_transfer * exchange.output_elements)
+        return (exchange.kind, elements * width(exchange.dtype))
 
 
 def in_two_rounds(exact: tuple[Int64, Int64], rough: tuple[Int64, Int64]) -> Int64:
@@ -286,7 +286,7 @@ def in_two_rounds(exact: tuple[Int64, Int64], rough: tuple[Int64, Int64]) -> Int
 
 def given(operator: Operator) -> tuple[GivenTensor, ...]:
     """The tensors that an operator was given, as a recording says it."""
-    return tuple((each.shape, type_name(each.dtype)) for each in tensors_of(operator.inputs) if each.shape)
+    return tuple((tensor.shape, type_name(tensor.dtype)) for tensor in tensors_of(operator.inputs) if tensor.shape)
 
 
 def same_sizes(recorded: tuple[GivenTensor, ...], emulated: tuple[GivenTensor, ...]) -> bool:
@@ -313,11 +313,11 @@ def shortest(steps: Sequence[RecordedStep]) -> dict[tuple[Hashable, ...], float]
     """The shortest time of the exchanges of each kind and size, ns: it holds least of the waiting for ranks that were not recorded."""
     out: dict[tuple[Hashable, ...], float] = {}
     for step in steps:
-        for each in step.exchanges:
-            key = exchange_key(each)
-            out[key] = min(each.ns, out.get(key, each.ns))
+        for exchange in step.exchanges:
+            key = exchange_key(exchange)
+            out[key] = min(exchange.ns, out.get(key, exchange.ns))
     return out
 
 
-def exchange_key(each: RecordedExchange) -> tuple[Hashable, ...]:
-    return (each.kind, each.nbytes)
+def exchange_key(exchange: RecordedExchange) -> tuple[Hashable, ...]:
+    return (exchange.kind, exchange.nbytes)

@@ -29,7 +29,7 @@ _SMALL = 256
 def shaped(operator: Operator) -> ShapedOperator:
     """An emulated operator as the tables of sizes have them."""
     tensors = list(tensors_of(operator.inputs))
-    return ShapedOperator(operator.name, tuple(each.shape for each in tensors), tuple(type_name(each.dtype) for each in tensors))
+    return ShapedOperator(operator.name, tuple(tensor.shape for tensor in tensors), tuple(type_name(tensor.dtype) for tensor in tensors))
 
 
 class HostSizes:
@@ -41,9 +41,9 @@ class HostSizes:
             for i, operator in enumerate(kindred.process.operators):
                 if operator.leaf and not np.isnan(prices[Slot.OWN, i]):
                     own.setdefault(shaped(operator), []).append(float(prices[Slot.OWN, i]))
-        typical = {each: float(np.median(times)) for each, times in own.items()}
-        small = [time for each, time in typical.items() if any(each.shapes) and touched(each) <= _SMALL]
-        products = [(operator_work(each), time) for each, time in typical.items() if product(each) is not None]
+        typical = {operator: float(np.median(times)) for operator, times in own.items()}
+        small = [time for operator, time in typical.items() if any(operator.shapes) and touched(operator) <= _SMALL]
+        products = [(operator_work(operator), time) for operator, time in typical.items() if product(operator) is not None]
         fixed = float(np.median(small)) if small else 0.0
         spent = sum(time for _, time in products)
         self.core = Core(fixed, fixed, sum(work for work, _ in products) / spent if spent else 0.0, typical)
@@ -59,22 +59,22 @@ class HostSizes:
     def new(self, operator: Operator) -> float:
         """What an operator takes that the recording does not have, ns: its fixed time, and its work at the rate of those of its name, of
         multiplications, or of all others."""
-        each = shaped(operator)
-        if not operator.leaf or without_work(each.name):
+        shaped_operator = shaped(operator)
+        if not operator.leaf or without_work(shaped_operator.name):
             return self.core.fixed
-        rate = self._rates.get(each.name) or self._rates.get("product" if product(each) is not None else "")
-        return self.core.fixed + (operator_work(each) / rate if rate else 0.0)
+        rate = self._rates.get(shaped_operator.name) or self._rates.get("product" if product(shaped_operator) is not None else "")
+        return self.core.fixed + (operator_work(shaped_operator) / rate if rate else 0.0)
 
 
 def _rates(typical: dict[ShapedOperator, float], fixed: float) -> dict[str, float]:
     """Work per ns beyond the fixed time, by name, of all multiplications ("product") and of all other operators (""); of operators whose
     size shows in their time."""
     work: dict[str, list[float]] = {}
-    for each, time in typical.items():
-        if without_work(each.name) or time <= fixed or touched(each) <= _SMALL:
+    for operator, time in typical.items():
+        if without_work(operator.name) or time <= fixed or touched(operator) <= _SMALL:
             continue
-        for name in (each.name, "product" if product(each) is not None else ""):
+        for name in (operator.name, "product" if product(operator) is not None else ""):
             entry = work.setdefault(name, [0.0, 0.0])
-            entry[0] += operator_work(each)
+            entry[0] += operator_work(operator)
             entry[1] += time - fixed
     return {name: done / time for name, (done, time) in work.items() if done and time}

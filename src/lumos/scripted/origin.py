@@ -30,24 +30,28 @@ class ScriptOrigin(NamedTuple):
     line: str
 
     def __str__(self) -> str:
-        return " at ".join(each for each in self if each)
+        return " at ".join(part for part in self if part)
 
 
 def origins(process: Process, places: ScriptPlaces) -> list[ScriptOrigin]:
     """Of each operator of a process."""
     operators, around = process.operators, places.parent
-    line = [each.line for each in operators]
+    line = [operator.line for operator in operators]
     for i in reversed(range(len(line))):  # what only calls others is where the first of them is
         if around[i] >= 0 and operators[around[i]].line < 0 and line[i] >= 0:
             line[around[i]] = line[i]
-    forward = {(each.thread, each.sequence): i for i, each in enumerate(operators) if each.sequence >= 0 and each.forward_thread < 0}
+    forward = {
+        (operator.thread, operator.sequence): i
+        for i, operator in enumerate(operators)
+        if operator.sequence >= 0 and operator.forward_thread < 0
+    }
     out = []
-    for i, (each, place, instance) in enumerate(zip(operators, places.place, places.instance, strict=True)):
-        source = forward.get((each.forward_thread, each.sequence), -1)
+    for i, (operator, script_place, instance) in enumerate(zip(operators, places.place, places.instance, strict=True)):
+        source = forward.get((operator.forward_thread, operator.sequence), -1)
         if source >= 0 or (line[i] < 0 and around[i] >= 0):
             line[i] = line[source if source >= 0 else around[i]]
         numbers = iter(instance.numbers)
-        module = ".".join(str(next(numbers)) if part == "*" else part for part in place.module.split("."))
+        module = ".".join(str(next(numbers)) if part == "*" else part for part in script_place.module.split("."))
         out.append(ScriptOrigin(module, process.lines[line[i]].removeprefix(f"{Path.cwd()}{os.sep}") if line[i] >= 0 else ""))
     return out
 
@@ -60,7 +64,7 @@ class TaskOrigins:
 
     @cached_property
     def _of_kind(self) -> list[list[ScriptOrigin]]:
-        return [origins(each.process, each.placed) for each in self._script.kinds]
+        return [origins(kind.process, kind.placed) for kind in self._script.kinds]
 
     def __call__(self, task: int) -> str:
         """Where a task of the recording's graph comes from, "" where no operator of the script is known to have made it."""
@@ -88,21 +92,21 @@ class Gone(NamedTuple):
 
 def gone(before: Kindred, after: Kindred) -> list[Gone]:
     """What the first kind of rank does and the second does less often, most calls first."""
-    counts = [Counter(each.placed.unwrapped) for each in (before, after)]
-    steps = [max(len(step_bounds(each.process)), 1) for each in (before, after)]
+    counts = [Counter(kindred.placed.unwrapped) for kindred in (before, after)]
+    steps = [max(len(step_bounds(kindred.process)), 1) for kindred in (before, after)]
     calls, places = defaultdict[str, float](float), defaultdict[str, dict[str, None]](dict)
-    for place, origin in zip(before.placed.unwrapped, origins(before.process, before.placed), strict=True):
-        fewer = counts[0][place] / steps[0] - counts[1][place] / steps[1]
+    for script_place, origin in zip(before.placed.unwrapped, origins(before.process, before.placed), strict=True):
+        fewer = counts[0][script_place] / steps[0] - counts[1][script_place] / steps[1]
         if fewer > 0:
-            calls[place.operator] += fewer / counts[0][place]
-            places[place.operator][str(origin)] = None
-    return [Gone(operator, number, [*places[operator]]) for operator, number in sorted(calls.items(), key=lambda each: -each[1])]
+            calls[script_place.operator] += fewer / counts[0][script_place]
+            places[script_place.operator][str(origin)] = None
+    return [Gone(operator, number, [*places[operator]]) for operator, number in sorted(calls.items(), key=lambda pair: -pair[1])]
 
 
 def differing_steps(process: Process) -> bool:
     """Whether the recorded steps of a process are not all alike."""
-    steps = [[_asked(each) for each in step] for step in _steps(process)]
-    return any(each != steps[0] for each in steps[1:])
+    steps = [[_asked(operator) for operator in step] for step in _steps(process)]
+    return any(step != steps[0] for step in steps[1:])
 
 
 def first_difference(one: Process, other: Process) -> str:
@@ -118,13 +122,13 @@ def _steps(process: Process) -> list[list[Operator]]:
     """The operators of each recorded step: of the thread that trains, then of those of the backward pass. What runs beside them may come
     earlier or later in every run."""
     operators = process.operators
-    chosen = {0, *(each.thread for each in operators if each.forward_thread >= 0)}
+    chosen = {0, *(operator.thread for operator in operators if operator.forward_thread >= 0)}
     bounds = step_bounds(process)
     out: list[list[Operator]] = [[] for _ in bounds]
-    for each in operators:
-        if each.thread in chosen:
-            out[step_holding(bounds, each.begin)].append(each)
-    return [sorted(each, key=lambda operator: (operator.thread, operator.begin)) for each in out]
+    for operator in operators:
+        if operator.thread in chosen:
+            out[step_holding(bounds, operator.begin)].append(operator)
+    return [sorted(step, key=lambda operator: (operator.thread, operator.begin)) for step in out]
 
 
 def _asked(operator: Operator | None) -> tuple[object, ...]:

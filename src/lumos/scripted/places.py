@@ -91,22 +91,22 @@ class _Placing:
     def _nest(self) -> None:
         """Parents, steps, the modules around operators, and what is inside an optimizer."""
         p = self.process
-        spans = [(each.thread, each.begin, each.end, i) for i, each in enumerate(p.operators)]
-        marks = [i for i, each in enumerate(p.marks) if each.name.startswith((MODULE_PREFIX, _OPTIMIZER))]
+        spans = [(operator.thread, operator.begin, operator.end, i) for i, operator in enumerate(p.operators)]
+        marks = [i for i, mark in enumerate(p.marks) if mark.name.startswith((MODULE_PREFIX, _OPTIMIZER))]
         spans += [(p.marks[i].thread, p.marks[i].begin, p.marks[i].end, ~i) for i in marks]
         outermost = Counter[int]()
         calls: dict[int, _Call] = {}  # of modules, by the complement of the index of their marks
         for i, around in enclosed(spans):
             step = step_holding(self.bounds, p.operators[i].begin if i >= 0 else p.marks[~i].begin)
-            parent = next((each for each in reversed(around) if each >= 0), -1)
-            call = next((calls[each] for each in reversed(around) if each in calls), None)
+            parent = next((index for index in reversed(around) if index >= 0), -1)
+            call = next((calls[index] for index in reversed(around) if index in calls), None)
             if i < 0:
                 name = p.marks[~i].name
                 if name.startswith(MODULE_PREFIX):
                     outermost[step] += call is None and parent < 0
                     calls[i] = _Call(-i, p.modules.get(name, name), max(outermost[step] - 1, 0))
                 continue
-            updating = any(each < 0 and each not in calls for each in around)
+            updating = any(index < 0 and index not in calls for index in around)
             self.found.step[i], self.found.parent[i] = step, parent
             self.calls[i] = call or _Call(0, "", 0 if updating else max(outermost[step] - 1, 0))
             self.phase[i] = Phase.OPTIMIZER if updating else Phase.FORWARD
@@ -114,14 +114,18 @@ class _Placing:
     def _backward(self) -> None:
         """The modules of the backward pass. What a checkpoint runs again there lies in calls of modules of its own."""
         operators, parents = self.process.operators, self.found.parent
-        forward = {(each.thread, each.sequence): i for i, each in enumerate(operators) if each.sequence >= 0 and each.forward_thread < 0}
+        forward = {
+            (operator.thread, operator.sequence): i
+            for i, operator in enumerate(operators)
+            if operator.sequence >= 0 and operator.forward_thread < 0
+        }
         before: dict[int, _Call] = {}
-        for i, each in enumerate(operators):
+        for i, operator in enumerate(operators):
             parent = parents[i]
-            if each.forward_thread >= 0 or each.name.startswith(ENGINE_PREFIX):
-                source = forward.get((each.forward_thread, each.sequence), -1)
-                call = self.calls[source] if source >= 0 else before.get(each.thread, _Call(0, "", 0))
-                before[each.thread] = call
+            if operator.forward_thread >= 0 or operator.name.startswith(ENGINE_PREFIX):
+                source = forward.get((operator.forward_thread, operator.sequence), -1)
+                call = self.calls[source] if source >= 0 else before.get(operator.thread, _Call(0, "", 0))
+                before[operator.thread] = call
             elif parent >= 0 and self.phase[parent] is Phase.BACKWARD:
                 call = self.calls[i] if self.calls[i].number else self.calls[parent]
             else:
@@ -132,11 +136,11 @@ class _Placing:
         """Which of its name each operator is in its call of a module."""
         counted = Counter[tuple[object, ...]]()
         unwrapped = _unwrapped(self.process.modules)
-        for i, each in enumerate(self.process.operators):
+        for i, operator in enumerate(self.process.operators):
             call, phase = self.calls[i], self.phase[i]
-            key = (self.found.step[i], call.number, call.microbatch, phase, each.name)
+            key = (self.found.step[i], call.number, call.microbatch, phase, operator.name)
             path, numbers = _without_numbers(call.module)
-            self.found.place[i] = ScriptPlace(phase, path, each.name, counted[key])
+            self.found.place[i] = ScriptPlace(phase, path, operator.name, counted[key])
             self.found.instance[i] = ScriptInstance(call.microbatch, numbers)
             inner, _ = _without_numbers(unwrapped.get(call.module, call.module))
             self.found.unwrapped[i] = self.found.place[i]._replace(module=inner)

@@ -44,7 +44,10 @@ def at_prices(script: Script, carried: Carried, calls: Mapping[str, float], *, r
     scaled, modelled = (_from(script, carried, source) for source in (PriceSource.SCALED, PriceSource.MODELLED))
     owners = replace(script.owners, graph=script.priced(best))
     loop = steady(owners, repeat=repeat)
-    ends = [with_other_durations(loop, each).step_time_ns if not np.array_equal(each, best) else loop.step_time_ns for each in (low, high)]
+    ends = [
+        with_other_durations(loop, prices).step_time_ns if not np.array_equal(prices, best) else loop.step_time_ns
+        for prices in (low, high)
+    ]
     return PricedJob(loop, min(*ends, loop.step_time_ns), max(*ends, loop.step_time_ns), scaled > 0, 2 * modelled > best)
 
 

@@ -182,24 +182,24 @@ def _following(processor: Int32, row: Int64) -> Int64:
         own = by_processor.flat[low:high]
         has = np.flatnonzero(row[own] >= 0)
         at = np.searchsorted(has, np.arange(len(own)))
-        found = at < len(has)
-        out[own[found]] = row[own[has[at[found]]]]
+        followed = at < len(has)
+        out[own[followed]] = row[own[has[at[followed]]]]
     return out
 
 
 def _threads(trace: Trace, rows: Int64, kinds: Int64, marked: int) -> list[RecordedThread]:
     """The operators of each thread in order, those of the marked thread first, then of those with the most. kinds: by row."""
     lanes, count = np.unique(trace.lane[rows], return_counts=True)
-    order = sorted(zip(lanes.tolist(), count.tolist(), strict=True), key=lambda each: (each[0] != marked, -each[1]))
+    order = sorted(zip(lanes.tolist(), count.tolist(), strict=True), key=lambda pair: (pair[0] != marked, -pair[1]))
     own = [np.flatnonzero(trace.lane[rows] == lane) for lane, _ in order]
-    return [RecordedThread(rows[each], kinds[each], callers(trace, rows[each])) for each in own]
+    return [RecordedThread(rows[positions], kinds[positions], callers(trace, rows[positions])) for positions in own]
 
 
 def _given(shapes: Shapes) -> list[tuple[GivenTensor, ...]]:
     """What each of the distinct operators of a trace was given; last, nothing, where that is not known."""
     known = [
-        tuple((shape, type_name(kind)) for shape, kind in zip(each.shapes, each.dtypes, strict=True) if shape)
-        for each in shapes.operators
+        tuple((shape, type_name(kind)) for shape, kind in zip(operator.shapes, operator.dtypes, strict=True) if shape)
+        for operator in shapes.operators
     ]
     return [*known, ()]
 

@@ -50,7 +50,7 @@ class Residuals:
                     pairs = np.stack([times[slot, which].ravel(), model], axis=1)
                     seen.setdefault((slot, name), []).append(pairs[~np.isnan(pairs[:, 0]) & (model > 0)])
         self._ratios: Mapping[tuple[int, str], Residual] = {
-            key: _ratio(pairs) for key, each in seen.items() if len(pairs := np.concatenate(each))
+            key: _ratio(pairs) for key, arrays in seen.items() if len(pairs := np.concatenate(arrays))
         }
 
     def columns(self, kindred: Kindred, slot: Slot) -> Float64:
@@ -65,7 +65,11 @@ class Residuals:
 def _named(kindred: Kindred, slot: Slot) -> dict[str, list[int]]:
     """The operators, or exchanges, of a process by their name, and all of them as ""."""
     process = kindred.process
-    names = [each.kind for each in process.exchanges] if slot is Slot.EXCHANGE else [each.name for each in process.operators]
+    names = (
+        [exchange.kind for exchange in process.exchanges]
+        if slot is Slot.EXCHANGE
+        else [operator.name for operator in process.operators]
+    )
     out: dict[str, list[int]] = {"": [*range(len(names))]}
     for i, name in enumerate(names):
         out.setdefault(name, []).append(i)
@@ -75,8 +79,8 @@ def _named(kindred: Kindred, slot: Slot) -> dict[str, list[int]]:
 def _ratio(pairs: Float64) -> Residual:
     measured, modelled = pairs.T
     best = float(measured.sum() / modelled.sum())
-    each = measured / modelled
-    order = np.argsort(each)
+    ratio = measured / modelled
+    order = np.argsort(ratio)
     share = np.cumsum(modelled[order]) / modelled.sum()
-    low, high = (float(each[order][min(int(np.searchsorted(share, at)), len(order) - 1)]) for at in (_LOW, _HIGH))
+    low, high = (float(ratio[order][min(int(np.searchsorted(share, at)), len(order) - 1)]) for at in (_LOW, _HIGH))
     return Residual(best, min(low, best), max(high, best))

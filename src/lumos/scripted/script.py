@@ -179,8 +179,8 @@ def emulated(command: Command, cluster: str, ranks: int, steps: int, limit_s: fl
     if not device.is_cpu:
         known.check_size(ranks)
     with tempfile.TemporaryDirectory(prefix="lumos-script-") as work:
-        found = records(Launched(command.words, device, ranks, steps, 1, Path(work), limit_s))
-    return script(command, found, known)
+        processes = records(Launched(command.words, device, ranks, steps, 1, Path(work), limit_s))
+    return script(command, processes, known)
 
 
 @stage("emulating the script once more")
@@ -195,7 +195,7 @@ def script(command: Command, processes: list[Process], cluster: Cluster) -> Scri
     """The value for the records of a job's processes."""
     on_host = processes[0].accelerator == ON_CPUS
     host, kernels, pricer = host_ns(cluster.accelerator), Kernels(cluster.accelerator), Pricer(cluster, kernel_by_kernel())
-    programs = [issued(each, kernels, host, cluster) for each in processes]
+    programs = [issued(process, kernels, host, cluster) for process in processes]
     kinds = tuple(_kindred(program, pricer) for program in programs)
     peaks = () if on_host else tuple(map(peak, processes))
     return Script(command, cluster, on_host, kinds, all_ranks(programs, pricer), peaks)
@@ -214,7 +214,7 @@ def _kindred(program: DeviceProgram, pricer: Pricer) -> Kindred:
         elif task.kind == Kind.LAUNCH:
             rows.append((number, Slot.CALLS, task.operator, task.ns, 1.0))
         else:
-            spent = ((Slot.BEFORE if each.kind in _BEFORE else Slot.OWN, each) for each in program.spent.get(number, ()))
-            rows.extend((number, slot, each.operator, each.ns, 1.0) for slot, each in spent)
+            spent = ((Slot.BEFORE if part.kind in _BEFORE else Slot.OWN, part) for part in program.spent.get(number, ()))
+            rows.extend((number, slot, part.operator, part.ns, 1.0) for slot, part in spent)
     columns = np.array(rows, float).reshape(-1, 5).T
     return Kindred(program.process, program, TaskCosts(*columns[:3].astype(np.int64), *columns[3:]))

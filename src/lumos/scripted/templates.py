@@ -54,8 +54,8 @@ def parse_values(words: Iterable[str]) -> dict[str, tuple[str, ...]]:
 def filled(template: str | Sequence[str], values: Mapping[str, str]) -> str | list[str]:
     """A command with values in place of its placeholders."""
     if isinstance(template, str):
-        return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), template)
-    return [_PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), str(word)) for word in template]
+        return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), template)
+    return [_PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), str(word)) for word in template]
 
 
 def evaluate_scripts(
@@ -67,7 +67,7 @@ def evaluate_scripts(
     if lacking := sorted(named ^ set(values)):
         what = "has no values" if lacking[0] in named else "is no placeholder of --after"
         raise UsageError(f"--grid: {lacking[0]} {what}; --after has {', '.join(sorted(named)) or 'none'}, for instance --mbs {{mbs}}")
-    made, cells = base(), [dict(zip(values, each, strict=True)) for each in product(*values.values())]
+    made, cells = base(), [dict(zip(values, combination, strict=True)) for combination in product(*values.values())]
     return _beside_each_other(made, template, cells, at_once())
 
 
@@ -82,7 +82,7 @@ def _beside_each_other(
     base: Base, template: str | Sequence[str], cells: Sequence[dict[str, str]], most: int
 ) -> tuple[ScriptCell, ...]:
     """The cells in their order, at most so many at once. Each process is a copy of this one, so that none makes the base again."""
-    forked, found = get_context("fork"), dict[int, ScriptCell]()
+    forked, answered = get_context("fork"), dict[int, ScriptCell]()
     waiting, running = [*range(len(cells))], dict[Any, tuple[int, Any]]()
     try:
         while waiting or running:
@@ -92,19 +92,19 @@ def _beside_each_other(
                 running[ours] = i, forked.Process(target=_answer_to, args=(theirs, base, template, cells[i]))
                 running[ours][1].start()
                 theirs.close()
-            for each in cast("list[Any]", connection.wait([*running])):
-                i, process = running.pop(each)
+            for pipe in cast("list[Any]", connection.wait([*running])):
+                i, process = running.pop(pipe)
                 try:
-                    found[i] = each.recv()
+                    answered[i] = pipe.recv()
                 except EOFError:
                     ended = "its process was ended before it had answered: see whether the machine's memory was full"
-                    found[i] = ScriptCell(cells[i], None, refused=ended)
+                    answered[i] = ScriptCell(cells[i], None, refused=ended)
                 process.join()
     finally:
         for _, process in running.values():
             process.terminate()
             process.join()
-    return tuple(found[i] for i in range(len(cells)))
+    return tuple(answered[i] for i in range(len(cells)))
 
 
 def _answer_to(end: Any, base: Base, template: str | Sequence[str], values: dict[str, str]) -> None:
@@ -115,9 +115,9 @@ def _answer_to(end: Any, base: Base, template: str | Sequence[str], values: dict
 
 def _cell(base: Base, template: str | Sequence[str], values: dict[str, str]) -> ScriptCell:
     try:
-        found = base.answer(parse(filled(template, values), "--after")).outcome
+        outcome = base.answer(parse(filled(template, values), "--after")).outcome
     except LumosError as error:
         out_of_memory = "OutOfMemoryError" in str(error)
         return ScriptCell(values, None, fits=False if out_of_memory else None, refused=str(error))
-    memory = found.memory
-    return ScriptCell(values, found.step_time_s, found.step_time_low_s, found.step_time_high_s, memory.peak_bytes, memory.fits)
+    memory = outcome.memory
+    return ScriptCell(values, outcome.step_time_s, outcome.step_time_low_s, outcome.step_time_high_s, memory.peak_bytes, memory.fits)

@@ -65,8 +65,8 @@ class Shapes:
         order = rows[np.lexsort((-trace.duration[rows], trace.start[rows], trace.lane[rows]))]
         lane, start, end = trace.lane[order], trace.start[order], trace.start[order] + trace.duration[order]
         holds = np.append((lane[1:] == lane[:-1]) & (start[1:] < end[:-1]), False)[: len(order)]
-        found: Int64 = order[~holds]
-        return found[_launch(trace, found)]
+        innermost: Int64 = order[~holds]
+        return innermost[_launch(trace, innermost)]
 
 
 def _launch(trace: Trace, rows: Int64) -> NDArray[np.bool_]:
@@ -108,5 +108,5 @@ def multiplying(trace: Trace) -> frozenset[int]:
     products = names[[kernel_class(trace.strings[i]) is KernelClass.GEMM for i in names.tolist()]] if len(names) else names
     ids = unique(trace.external_id[kernels[np.isin(trace.name[kernels], products)]])
     operators = np.flatnonzero((trace.category == Category.OPERATOR) & (trace.external_id >= 0))
-    found = unique(trace.name[operators[np.isin(trace.external_id[operators], ids)]])
-    return frozenset(i for i in found.tolist() if not trace.strings[i].startswith("aten::"))
+    launching = unique(trace.name[operators[np.isin(trace.external_id[operators], ids)]])
+    return frozenset(i for i in launching.tolist() if not trace.strings[i].startswith("aten::"))

@@ -63,10 +63,10 @@ class Names:
         tokens, table = self._tokens()
         attention = self._attention()
         for name, letter in (("micro_batch", "b"), ("seq", "q"), ("heads", "h"), ("kv_heads", "g"), ("head_dim", "d")):
-            found = self._most(attention[letter])
-            if found is not None:
-                alike = (axis for axis in attention[letter] if letter in "hgd" and self.symbols.size(axis) == self.symbols.size(found))
-                out[name] = tuple({self.key(axis): axis for axis in (found, *alike)}.values())
+            commonest = self._most(attention[letter])
+            if commonest is not None:
+                alike = (axis for axis in attention[letter] if letter in "hgd" and self.symbols.size(axis) == self.symbols.size(commonest))
+                out[name] = tuple({self.key(axis): axis for axis in (commonest, *alike)}.values())
         if len(self.positions) == 1 and "seq" in out:
             (out["seq"],) = self.positions
         self.of_heads = {self.symbols.folded(axis).symbols for letter in "hgd" for axis in attention[letter]}
@@ -88,7 +88,7 @@ class Names:
             out["hidden"] = passed
         if "micro_batch" in out:
             out["micro_batch"] += self._beside(out["micro_batch"][0], out)
-        return {name: found for name, found in out.items() if self._is_size(name, found[0])}
+        return {name: axes for name, axes in out.items() if self._is_size(name, axes[0])}
 
     def _beside(self, batch: Axis, named: Named) -> tuple[Axis, ...]:
         """The leading axes of other data that are as long as the batch and that nothing joins to a size: what a step reads beside it."""
@@ -97,8 +97,8 @@ class Names:
         known |= {s for given in self.given if given.weight for axis in given.axes for s in inside(axis)}
         data = (given.axes[0] for given in self.given if not given.weight and len(given.axes) > 1)
         size = self.symbols.size(batch)
-        found = {self.key(axis): axis for axis in data if self.symbols.size(axis) == size > 1 and inside(axis) and not inside(axis) & known}
-        return tuple(found.values())
+        free = {self.key(axis): axis for axis in data if self.symbols.size(axis) == size > 1 and inside(axis) and not inside(axis) & known}
+        return tuple(free.values())
 
     def _is_size(self, name: str, axis: Axis) -> bool:
         """Whether an axis is a size, and not merely left out: a sequence of one position, or a width of one, is none."""
@@ -181,7 +181,9 @@ class Names:
         having = (
             number
             for number, call, _ in self._forward()
-            if any(self.key(axis) in keys for place in range(len(call.inputs)) for of in self.of.get((number, place), ()) for axis in of)
+            if any(
+                self.key(axis) in keys for argument in range(len(call.inputs)) for of in self.of.get((number, argument), ()) for axis in of
+            )
         )
         return tuple(islice(having, _FIRST_CALLS))
 
@@ -208,10 +210,13 @@ class Names:
             if rule is not None and "attention" in base and len(rule.inputs) > 2:
                 if call.parent >= 0 and "attention" in self.calls[call.parent].name:
                     continue
-                found = ((rule.inputs[place], letter, self.of.get((number, place), ((),))[0]) for place, letter in ((0, "q"), (1, "k")))
+                inputs = (
+                    (rule.inputs[argument], letter, self.of.get((number, argument), ((),))[0])
+                    for argument, letter in ((0, "q"), (1, "k"))
+                )
                 yield number, tuple(
                     axes[pattern.letters(len(axes)).index(letter)]
-                    for pattern, letter, axes in found
+                    for pattern, letter, axes in inputs
                     if pattern is not None and axes and pattern.fits(len(axes))
                 )
             elif "softmax" in base and len(call.shapes[0]) == 4 and (number, 0) in self.of:
@@ -260,8 +265,8 @@ class Names:
         for number, call, base in self._forward():
             layer = base in ("linear", "addmm", "mm", "mkldnn_linear") or "conv" in base
             if layer and call.shapes:
-                place = 1 if base == "addmm" else 0
-                axes = self.of.get((number, place), ((),))[0]
+                argument = 1 if base == "addmm" else 0
+                axes = self.of.get((number, argument), ((),))[0]
                 own = [s for axis in (axes[:-1] if "conv" not in base else axes[:1]) for s in self.symbols.folded(axis).symbols]
                 if any(s in free for s in own):
                     first = next(i for i, s in enumerate(own) if s in free)
@@ -283,16 +288,16 @@ class Names:
 
     def _most_shared(self, counted: Counter[Axis], number: int) -> Axis | None:
         """The width that more weights than any other have on one side, and at least half of them, of that number."""
-        found = counted.most_common(2)
-        return found[0][0] if found and found[0][1] >= max(2, number / 2) and (len(found) < 2 or found[1][1] < found[0][1]) else None
+        widths = counted.most_common(2)
+        return widths[0][0] if widths and widths[0][1] >= max(2, number / 2) and (len(widths) < 2 or widths[1][1] < widths[0][1]) else None
 
     def _passed_on(self, counted: Counter[Axis]) -> tuple[Axis, ...]:
         """Of layers one after the other the widths that one passes on to the next, where most of these are of one size."""
         sizes = Counter(self.symbols.size(axis) for axis, several in counted.items() if several > 1)
-        found = sizes.most_common(2)
-        if not found or (len(found) > 1 and found[1][1] == found[0][1]):
+        commonest = sizes.most_common(2)
+        if not commonest or (len(commonest) > 1 and commonest[1][1] == commonest[0][1]):
             return ()
-        return tuple(axis for axis, several in counted.items() if several > 1 and self.symbols.size(axis) == found[0][0])
+        return tuple(axis for axis, several in counted.items() if several > 1 and self.symbols.size(axis) == commonest[0][0])
 
     def _inside(self, hidden: Axis, weights: list[tuple[Axis, Axis]], out: Named) -> None:
         """The widths inside a layer: of the feed-forward part, which two matrices lead into and out of, and of keys and values."""
@@ -330,9 +335,9 @@ class Names:
         heads = [axis for axis in heads if self.key(axis) not in inside]
         rows = [table[0], *heads] if table is not None else [axis for axis in classes if self.key(axis) in map(self.key, heads)]
         rows += classes if table is not None else []
-        found = {self.key(axis): axis for axis in rows if self.symbols.size(axis) == self.symbols.size(rows[0])}
-        if found:
-            out["vocab"] = tuple(found.values())
+        vocabulary = {self.key(axis): axis for axis in rows if self.symbols.size(axis) == self.symbols.size(rows[0])}
+        if vocabulary:
+            out["vocab"] = tuple(vocabulary.values())
 
     def _most(self, counted: Counter[Axis]) -> Axis | None:
         return counted.most_common(1)[0][0] if counted else None

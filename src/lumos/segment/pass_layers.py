@@ -67,11 +67,11 @@ def _recurrent(trace: Trace, rows: Int64) -> tuple[int, ...]:
     if not any(is_recurrent(trace.strings[name]) for name in unique(trace.name[rows]).tolist()):
         return ()
     shapes = shapes_of(trace)
-    found = [(i, r) for i, at in enumerate(shapes.of_row[rows].tolist()) if at >= 0 and (r := recurrence(shapes.operators[at])) is not None]
-    if not found:
+    calls = [(i, r) for i, at in enumerate(shapes.of_row[rows].tolist()) if at >= 0 and (r := recurrence(shapes.operators[at])) is not None]
+    if not calls:
         return ()
-    last = found[-1][1]
-    return (*(i for i, _ in found[:: 2 if last.inputs[-1] == 2 * last.state[-1] else 1]), found[-1][0] + 1)
+    last = calls[-1][1]
+    return (*(i for i, _ in calls[:: 2 if last.inputs[-1] == 2 * last.state[-1] else 1]), calls[-1][0] + 1)
 
 
 def _hold_others(runs: tuple[Run, ...], recurrent: tuple[int, ...]) -> bool:

@@ -72,11 +72,11 @@ class ShapedAxes(Shapes):
         of_call = np.full(len(self.program.calls), -1, np.int32)
         index, known = shaped.of_row[self.program.rows], shaped.operators
         for number in np.flatnonzero(index >= 0).tolist():
-            found = self._axes(number)
-            key = (int(index[number]), *(tuple(map(self.symbols.key, each)) for each in found))
+            input_axes = self._axes(number)
+            key = (int(index[number]), *(tuple(map(self.symbols.key, one_input)) for one_input in input_axes))
             if key not in kinds:
                 kinds[key] = len(kinds)
-                axes.append(found)
+                axes.append(input_axes)
                 operators.append(known[int(index[number])])
             of_call[number] = kinds[key]
         self.axes, self.operators = tuple(axes), tuple(operators)
@@ -88,8 +88,8 @@ class ShapedAxes(Shapes):
     def _axes(self, number: int) -> tuple[tuple[Axis, ...], ...]:
         """The axes of a call's inputs, one after the other; those of an input of which nothing is known are numbers."""
         out: list[tuple[Axis, ...]] = []
-        for place, several in enumerate(self.program.calls[number].inputs):
-            known = self.inferred.of.get((number, place))
+        for argument, several in enumerate(self.program.calls[number].inputs):
+            known = self.inferred.of.get((number, argument))
             if known is not None and len(known) == len(several):
                 out += known
             else:
@@ -122,10 +122,10 @@ def program(trace: Trace) -> TraceProgram:
     known: dict[bytes, int] = {}
     copies: list[tuple[Int64, int]] = []
     offset = 0
-    place = np.empty(len(rows), np.int64)
+    position = np.empty(len(rows), np.int64)
     for members in steps:
-        place[members] = np.arange(len(members))
-        inner = np.where(parent[members] >= 0, place[parent[members]], -1)
+        position[members] = np.arange(len(members))
+        inner = np.where(parent[members] >= 0, position[parent[members]], -1)
         key = np.stack((kinds[members], inner)).tobytes()
         if key in known:
             copies.append((members, known[key]))
@@ -174,9 +174,9 @@ def _inputs(text: str) -> tuple[tuple[tuple[Shape, ...], ...], frozenset[int]]:
     """The shapes of the tensors in each argument, and which arguments are lists of tensors."""
     out: list[tuple[Shape, ...]] = []
     lists = set()
-    for place, value in enumerate(json.loads(text)):
+    for argument, value in enumerate(json.loads(text)):
         if isinstance(value, list) and value and isinstance(value[0], list):
-            lists.add(place)
+            lists.add(argument)
             out.append(tuple(tuple(x for x in shape if isinstance(x, int)) for shape in value))
         else:
             out.append((tuple(value),) if isinstance(value, list) and value else ())
@@ -186,8 +186,8 @@ def _inputs(text: str) -> tuple[tuple[tuple[Shape, ...], ...], frozenset[int]]:
 @cache
 def _strides(text: str) -> tuple[Shape, ...]:
     """The strides of each argument that is a tensor; () of any other."""
-    found = (value if isinstance(value, list) and all(type(x) is int for x in value) else () for value in json.loads(text))
-    return tuple(map(tuple, found))
+    strides = (value if isinstance(value, list) and all(type(x) is int for x in value) else () for value in json.loads(text))
+    return tuple(map(tuple, strides))
 
 
 @cache

@@ -62,8 +62,8 @@ class OperatorWork:
     def like(self, test: Callable[[ShapedOperator], object]) -> Mask:
         """Which of the tasks belong to operators with shapes that pass a test."""
         passes = np.array([*(bool(test(o)) for o in self.operators), False], bool)
-        found: Mask = passes[self.number]
-        return found
+        passing: Mask = passes[self.number]
+        return passing
 
     def of(self, test: Callable[[ShapedOperator], object]) -> Int64:
         """The tasks of operators with shapes that pass a test."""

@@ -84,7 +84,7 @@ def reading_of_layers(rank: RankRecording) -> Reading | None:
     shown = [next((row for row in rows if (o := axes[row]) is not None and weight_shapes(o)), rows[0]) for rows in of_layer.values()]
     names = [trace.strings[trace.name[row]] for row in shown]
     shapes = [_shapes(o.shapes) if (o := axes[row]) is not None else "" for row in shown]
-    operators = tuple(f"{name} {each}".strip() for name, each in zip(names, shapes, strict=True))
+    operators = tuple(f"{name} {shape}".strip() for name, shape in zip(names, shapes, strict=True))
     why = _no_flow(segmentation.stacks, trace, of_layer) or _one_set_of_weights(rank, of_layer)
     return Reading(f"{layers}@{_short(names[0])}.0", layers, operators[:_SHOWN], why=why)
 
@@ -92,10 +92,10 @@ def reading_of_layers(rank: RankRecording) -> Reading | None:
 def _no_flow(stacks: Sequence[int], trace: Trace, of_layer: dict[int, list[int]]) -> str:
     """The words for a stack of which no part reads what the part before it made; "" where there is none, or where that is unknown."""
     axes = axes_of(trace)
-    place = np.full(len(trace), -1, np.int64)
+    layer_of_row = np.full(len(trace), -1, np.int64)
     for layer, own in of_layer.items():
-        place[own] = layer
-    layer_of = place[axes.program.rows].tolist()
+        layer_of_row[own] = layer
+    layer_of = layer_of_row[axes.program.rows].tolist()
     for number, call in enumerate(axes.program.calls):  # a call stands behind the one that it is in
         if layer_of[number] < 0 and call.parent >= 0:
             layer_of[number] = layer_of[call.parent]
@@ -128,8 +128,8 @@ def _one_set_of_weights(rank: RankRecording, of_layer: dict[int, list[int]]) -> 
 
 def _described(calls: Sequence[OperatorCall], numbers: Sequence[int]) -> tuple[str, ...]:
     """Some of the calls that show a reading, with their shapes."""
-    found = dict.fromkeys(f"{calls[number].name} {_shapes(calls[number].shapes)}" for number in numbers)
-    return tuple(found)[:_SHOWN]
+    described = dict.fromkeys(f"{calls[number].name} {_shapes(calls[number].shapes)}" for number in numbers)
+    return tuple(described)[:_SHOWN]
 
 
 def _shapes(shapes: Sequence[Shape]) -> str:

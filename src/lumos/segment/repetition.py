@@ -79,11 +79,11 @@ def _stacks(symbols: Sequence[int], begin: int, total: int, fewest: tuple[int, .
     if len(symbols) < _LEAST_STACK * total:
         return []
     for least in fewest:
-        found = find_run(symbols, least)
-        if found is None or found.covered * len(symbols) < _LEAST_STACK * total:
+        stack = find_run(symbols, least)
+        if stack is None or stack.covered * len(symbols) < _LEAST_STACK * total:
             continue
-        low, high = found.bounds[0], found.bounds[-1]
-        run = Run(tuple(begin + bound for bound in found.bounds), found.alike, (high - low) / total)
+        low, high = stack.bounds[0], stack.bounds[-1]
+        run = Run(tuple(begin + bound for bound in stack.bounds), stack.alike, (high - low) / total)
         return [run, *_stacks(symbols[:low], begin, total, fewest), *_stacks(symbols[high:], begin + high, total, fewest)]
     return []
 

@@ -253,9 +253,9 @@ def _backward(
         evidence["backward"] = "repetition"
         layer = layers_in(runs, high - low)
         for i in range(low, high):
-            place = int(layer[i - low])
+            layer_number = int(layer[i - low])
             part = "head" if i - low < runs[0].bounds[0] else "embedding" if i - low >= runs[-1].bounds[-1] else "between stacks"
-            labels[i] = Label(Phase(int(u.phase[i])), int(microbatch[i]), layers - 1 - place if place >= 0 else -1, part)
+            labels[i] = Label(Phase(int(u.phase[i])), int(microbatch[i]), layers - 1 - layer_number if layer_number >= 0 else -1, part)
 
 
 def _follow(u: Units, mine: Int64, linked: np.ndarray, target: np.ndarray, moves: NDArray[np.bool_], labels: list[Label | None]) -> None:
@@ -295,11 +295,11 @@ def _assign(graph: Graph, tasks: Int64, on_device: np.ndarray, launch: Int32, tr
     if not len(u):
         unit[tasks] = 0
         return
-    place = np.full(len(trace), -1, np.int32)
-    place[u.row] = np.arange(len(u))
+    unit_of_row = np.full(len(trace), -1, np.int32)
+    unit_of_row[u.row] = np.arange(len(u))
     if u.from_kernels:
         device = tasks[on_device[tasks]]
-        unit[device] = place[graph.event[device]]
+        unit[device] = unit_of_row[graph.event[device]]
     else:
         shift = _shift(graph, tasks, trace)
         _by_time(graph, tasks[~on_device[tasks]], trace, u, shift, unit)

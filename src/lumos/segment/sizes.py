@@ -52,7 +52,7 @@ def sizes(trace: Trace) -> Sizes:
     if origin is not None and origin.sizes:
         return Sizes(**{key: x for key, x in origin.sizes.items() if key in Sizes._fields})
     symbols = axes_of(trace).symbols
-    return Sizes(**{name: symbols.size(found[0]) for name, found in named_axes(trace).items()})
+    return Sizes(**{name: symbols.size(axes[0]) for name, axes in named_axes(trace).items()})
 
 
 @once_a_trace
@@ -67,8 +67,9 @@ def computed_rows(trace: Trace) -> frozenset[int]:
     out = set[int]()
     for given in weights:
         call = axes.program.calls[given.call]
-        others = [each for place in range(len(call.inputs)) if place != given.place for each in of.get((given.call, place), ())]
-        rows = {s for each in others for axis in each for s in inside(axis)}
+        arguments = (argument for argument in range(len(call.inputs)) if argument != given.place)
+        others = [input_axes for argument in arguments for input_axes in of.get((given.call, argument), ())]
+        rows = {s for input_axes in others for axis in input_axes for s in inside(axis)}
         data = rows - {s for axis in given.axes for s in inside(axis)}
         if len(data) == 1 and not data & known:
             out |= data
@@ -110,8 +111,8 @@ class Resized:
 
     def of_weights(self, shape: Shape) -> float:
         """How many times as many values the weights of a shape, or of its reverse, have: their mean where they differ."""
-        found = self._weights.get(tuple(sorted(shape)), {}).values()
-        return sum(found) / (len(found) * prod(shape)) if found else 1.0
+        ratios = self._weights.get(tuple(sorted(shape)), {}).values()
+        return sum(ratios) / (len(ratios) * prod(shape)) if ratios else 1.0
 
     @cached_property
     def _weights(self) -> Mapping[tuple[int, ...], dict[object, int]]:

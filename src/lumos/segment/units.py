@@ -219,10 +219,10 @@ def numbers_inside(trace: Trace, rank_units: Units) -> tuple[Int64, Int32]:
 
     rows = column.rows.astype(np.int64)[(column.values >= 0) & trace.is_any(Category.OPERATOR)[column.rows]]
     forward = np.flatnonzero((rank_units.phase == Phase.FORWARD) | (rank_units.phase == Phase.RECOMPUTE))
-    place = np.full(len(trace), -1, np.int32)
-    place[rank_units.row[forward]] = forward
+    unit_of_row = np.full(len(trace), -1, np.int32)
+    unit_of_row[rank_units.row[forward]] = forward
     around = innermost(trace, rank_units.row[forward], rows)
-    unit = np.where(place[rows] >= 0, place[rows], np.where(around >= 0, place[np.maximum(around, 0)], -1))
+    unit = np.where(unit_of_row[rows] >= 0, unit_of_row[rows], np.where(around >= 0, unit_of_row[np.maximum(around, 0)], -1))
     inside = unit >= 0
     number, unit = autograd_numbers(trace)[rows[inside]], unit[inside]
     order = np.lexsort((unit, number))
@@ -243,8 +243,8 @@ def numbers_of_nodes(trace: Trace, nodes: Int64) -> Int64:
         here = here[np.argsort(trace.start[here], kind="stable")]
         around = nodes[missing]
         at = np.searchsorted(trace.start[here], trace.start[around], "left")
-        found = at < len(here)
-        inside = here[at[found]]
-        found[found] = trace.start[inside] < trace.start[around[found]] + trace.duration[around[found]]
-        out[missing[found]] = number[here[at[found]]]
+        within = at < len(here)
+        inside = here[at[within]]
+        within[within] = trace.start[inside] < trace.start[around[within]] + trace.duration[around[within]]
+        out[missing[within]] = number[here[at[within]]]
     return out

@@ -69,9 +69,9 @@ def _parts(shapes: Shapes) -> dict[int, set[Shape]]:
     known = defaultdict[int, set[Shape]](set)
     for i in unique(shapes.of_row[shapes.own]).tolist():
         o = shapes.operators[i]
-        found = factors(o)
-        if found is not None and of_torch(o.name) and len(o.shapes[found.second]) == 2:
-            a, b = o.shapes[found.second]
+        multiplication = factors(o)
+        if multiplication is not None and of_torch(o.name) and len(o.shapes[multiplication.second]) == 2:
+            a, b = o.shapes[multiplication.second]
             for size in (a, b):
                 known[size] |= {(a, b), (b, a)}
     return known
@@ -81,15 +81,15 @@ def _own_parts(whole: Sequence[Shape], in_layer: Sequence[bool], parts: dict[int
     """This rank's parts of weights: of each the largest matrix that its multiplications use and that is a whole fraction of it along one
     side. Where a rank has a part of those matrices of the layers that it does not use whole, and the same of each, it has that part of the
     others as well: their whole shapes are used only by chance, as of another weight's part or of activations."""
-    found = [_used(shape, parts)[:1] for shape in whole]
+    largest = [_used(shape, parts)[:1] for shape in whole]
     telling = in_layer if any(in_layer) else [True] * len(whole)
-    ranks = {elements(w) // elements(o[0]) for w, o, tells in zip(whole, found, telling, strict=True) if tells and o and o[0] != w}
+    ranks = {elements(w) // elements(o[0]) for w, o, tells in zip(whole, largest, telling, strict=True) if tells and o and o[0] != w}
     if len(ranks) != 1:
-        return [o[0] if o else w for w, o in zip(whole, found, strict=True)]
+        return [o[0] if o else w for w, o in zip(whole, largest, strict=True)]
     count = ranks.pop()
     return [
         next((s for s in _used(w, parts) if elements(s) * count == elements(w)), o[0] if o else w)
-        for w, o in zip(whole, found, strict=True)
+        for w, o in zip(whole, largest, strict=True)
     ]
 
 
@@ -135,11 +135,11 @@ def _grown(gradient: Gradient, shapes: Shapes, resize: Resized) -> float:
 
 def weight_shapes(o: ShapedOperator) -> tuple[Shape, ...]:
     """Shapes of the inputs of a forward operator that are weights: those that are known to be, else the matrices that it multiplies by."""
-    found = factors(o) if not weight_inputs(o) else None
-    if found is None:
+    multiplication = factors(o) if not weight_inputs(o) else None
+    if multiplication is None:
         return weight_inputs(o)
-    by = o.shapes[found.second]
-    return (by,) if len(by) == 2 + (found.groups > 0) else ()
+    by = o.shapes[multiplication.second]
+    return (by,) if len(by) == 2 + (multiplication.groups > 0) else ()
 
 
 def _first_whole_pass(labels: Sequence[Label]) -> range:

@@ -81,26 +81,26 @@ def checked_header(header: Mapping[str, Any], report: Report) -> dict[str, Any]:
     return out
 
 
-def _objects(key: str, value: Any, types: Mapping[str, Any], place: str, report: Report) -> dict[str, list[dict[str, Any]]]:
+def _objects(key: str, value: Any, types: Mapping[str, Any], where: str, report: Report) -> dict[str, list[dict[str, Any]]]:
     """The objects of a list with fields of those types, by its key; nothing where it is no list."""
     if not isinstance(value, list):
-        report(place, f"must be a list of objects, not {_what(value)}")
+        report(where, f"must be a list of objects, not {_what(value)}")
         return {}
-    found = (_object(each, types, f"{place}[{i}]", report) for i, each in enumerate(value))
-    return {key: [each for each in found if each is not None]}
+    objects = (_object(element, types, f"{where}[{i}]", report) for i, element in enumerate(value))
+    return {key: [element for element in objects if element is not None]}
 
 
-def _object(value: Any, types: Mapping[str, Any], place: str, report: Report) -> dict[str, Any] | None:
+def _object(value: Any, types: Mapping[str, Any], where: str, report: Report) -> dict[str, Any] | None:
     """An object with fields of those types; other fields are kept as they are. None where it is none."""
     if not isinstance(value, dict):
-        report(place, f"must be an object, not {_what(value)}")
+        report(where, f"must be an object, not {_what(value)}")
         return None
     out = {}
     for key, item in value.items():
         try:
             out[key] = msgspec.convert(item, types[key]) if key in types else item
         except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second: text with a lone surrogate
-            report(f"{place}.{key}", f"is {_what(item)}: {error}")
+            report(f"{where}.{key}", f"is {_what(item)}: {error}")
     return out
 
 

@@ -31,14 +31,14 @@ def callers(trace: Trace, rows: Int64 | Int32, enclosing: NDArray[np.bool_] | No
     lane, may_enclose = trace.lane[rows], np.ones(len(rows), np.uint8) if enclosing is None else enclosing.astype(np.uint8)
     order = np.lexsort((-end, start, lane))
     most = DEEPEST if enclosing is None else len(rows)
-    found, deep = _slices.callers(lane[order], start[order], end[order], may_enclose[order], most)
+    caller, deep = _slices.callers(lane[order], start[order], end[order], may_enclose[order], most)
     if deep != ABSENT:
         raise TraceError(
             f"{trace.path}: more than {DEEPEST} operators are open in each other at {trace.strings[trace.name[rows[order[deep]]]]!r}, as no"
             " program calls them: their ts or dur are wrong; record it again"
         )
     out = np.empty(len(rows), np.int64)
-    out[order] = np.append(order, ABSENT)[found]  # the last is what index -1 finds
+    out[order] = np.append(order, ABSENT)[caller]  # the last is what index -1 finds
     return out
 
 

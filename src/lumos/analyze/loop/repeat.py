@@ -150,18 +150,18 @@ class _Repeated:
 
     def _of_pass(self, tasks: Int64) -> tuple[Int64, Int64]:
         """For any tasks of the job: the corresponding task of a pass, -1 where there is none, and how many passes it is before."""
-        place = self.place[tasks]
+        counterpart = self.place[tasks]
         back = np.zeros(len(tasks), np.int64)
         owner = self.owners.step[tasks]
-        elsewhere = np.flatnonzero((place < 0) & (self.owners.position[owner] >= 0))
+        elsewhere = np.flatnonzero((counterpart < 0) & (self.owners.position[owner] >= 0))
         for other in unique(owner[elsewhere]).tolist():
             passes, mine = self._corresponding(other)
             if mine < 0:
                 continue
             here = elsewhere[owner[elsewhere] == other]
-            place[here] = self._counterpart(other, mine, tasks[here])
+            counterpart[here] = self._counterpart(other, mine, tasks[here])
             back[here] = passes
-        return place, back
+        return counterpart, back
 
     def _corresponding(self, other: int) -> tuple[int, int]:
         """How many passes before a pass the step of a rank is that corresponds to a step outside of it, and which; -1 for none."""
@@ -198,28 +198,28 @@ class _Repeated:
         chosen = np.zeros(len(sizes), bool)
         chosen[sets[self.place[graph.rendezvous_task] >= 0]] = True
         member = np.flatnonzero(chosen[sets])
-        place, back = self._of_pass(graph.rendezvous_task[member].astype(np.int64))
+        counterpart, back = self._of_pass(graph.rendezvous_task[member].astype(np.int64))
         of = sets[member]
-        order = np.lexsort((place, of))
-        order = order[place[order] >= 0]
-        place, back, of = place[order], back[order], of[order]
-        if not len(place):
-            return Lists(np.zeros(1, np.int64), place), 0
+        order = np.lexsort((counterpart, of))
+        order = order[counterpart[order] >= 0]
+        counterpart, back, of = counterpart[order], back[order], of[order]
+        if not len(counterpart):
+            return Lists(np.zeros(1, np.int64), counterpart), 0
         first = np.flatnonzero(np.concatenate(([True], of[1:] != of[:-1])))
         size = np.diff(np.append(first, len(of)))
         # Counted from the first member, so that the same meeting is the same wherever it was seen.
         back = back - np.repeat(back[first], size)
         apart = int((np.maximum.reduceat(back, first) - np.minimum.reduceat(back, first)).max())
-        key = np.stack((place, back), axis=1)
+        key = np.stack((counterpart, back), axis=1)
         distinct: dict[bytes, int] = {}
         for row, (low, count) in enumerate(zip(first.tolist(), size.tolist(), strict=True)):
             distinct.setdefault(key[low : low + count].tobytes(), row)
         rows = np.array(sorted(distinct.values()), np.int64)
         entries = places(first[rows], size[rows])
-        place, back, number = place[entries], back[entries], np.repeat(np.arange(len(rows)), size[rows])
-        copy = np.repeat(np.arange(copies), len(place))
+        counterpart, back, number = counterpart[entries], back[entries], np.repeat(np.arange(len(rows)), size[rows])
+        copy = np.repeat(np.arange(copies), len(counterpart))
         at = copy - np.tile(back, copies)
         inside = (at >= 0) & (at < copies)
         meeting = copy * len(rows) + np.tile(number, copies)
-        every = Lists(offsets(np.bincount(meeting[inside], minlength=copies * len(rows))), (np.tile(place, copies) + at * m)[inside])
+        every = Lists(offsets(np.bincount(meeting[inside], minlength=copies * len(rows))), (np.tile(counterpart, copies) + at * m)[inside])
         return every, apart

@@ -47,7 +47,7 @@ def peers(owners: Members, *, over_steps: bool = False) -> Peers:
     graph = owners.graph
     symbol = numbered(graph.name, graph.kind)
     roles = _roles(owners, symbol)
-    place = np.full(len(graph), -1, np.int64)
+    task_place = np.full(len(graph), -1, np.int64)
     free = 0
     follows = owners.on_device & (owners.launch >= 0)
     compare = [step.parts for step in owners.job]
@@ -58,19 +58,19 @@ def peers(owners: Members, *, over_steps: bool = False) -> Peers:
     for parts in compare:
         tasks = [owners.tasks(part) for part in parts]
         for of_ranks in _by_role([of_rank[~follows[of_rank]] for of_rank in tasks], roles[graph.processor]).values():
-            free = _align(of_ranks, symbol, place, free)
-    _follow_launches(owners, symbol, follows, place)
+            free = _align(of_ranks, symbol, task_place, free)
+    _follow_launches(owners, symbol, follows, task_place)
     if not over_steps:
-        _meet(owners, place)
-    placed = np.flatnonzero(place >= 0)
-    place[placed] = np.unique(place[placed], return_inverse=True)[1]
+        _meet(owners, task_place)
+    placed = np.flatnonzero(task_place >= 0)
+    task_place[placed] = np.unique(task_place[placed], return_inverse=True)[1]
     recorded = np.zeros(len(owners.steps), np.int64)
     for parts in compare:
         recorded[list(parts)] = len(parts)
-    compared = np.zeros(_above(place), np.int64)
-    compared[place[placed]] = recorded[owners.step[placed]]
-    in_steps = unique(place[placed] * len(owners.steps) + owners.step[placed]) // len(owners.steps)
-    return Peers(place, np.bincount(in_steps, minlength=_above(place)).astype(np.int64), compared)
+    compared = np.zeros(_above(task_place), np.int64)
+    compared[task_place[placed]] = recorded[owners.step[placed]]
+    in_steps = unique(task_place[placed] * len(owners.steps) + owners.step[placed]) // len(owners.steps)
+    return Peers(task_place, np.bincount(in_steps, minlength=_above(task_place)).astype(np.int64), compared)
 
 
 def _roles(owners: Members, symbol: Int64) -> Int64:
@@ -113,7 +113,7 @@ def _by_role(tasks: Sequence[Int64], role: Int64) -> dict[int, list[Int64]]:
     return out
 
 
-def _align(sequences: Sequence[Int64], symbol: Int64, place: Int64, free: int) -> int:
+def _align(sequences: Sequence[Int64], symbol: Int64, task_place: Int64, free: int) -> int:
     """Write the places of the tasks of one role in one step, each rank's in order. free: the first unused place. Returns the next."""
     names, places, ranks = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
     for before, tasks in enumerate(sequences):
@@ -121,12 +121,12 @@ def _align(sequences: Sequence[Int64], symbol: Int64, place: Int64, free: int) -
         partner = _best_partners(own, names, 2 * ranks > before)
         new = partner < 0
         ranks[partner[~new]] += 1
-        place[tasks] = np.where(new, free + np.cumsum(new) - 1, places[partner] if len(places) else -1)
+        task_place[tasks] = np.where(new, free + np.cumsum(new) - 1, places[partner] if len(places) else -1)
         free += int(new.sum())
         after = np.maximum.accumulate(partner)[new]  # what a new place follows
         order = np.argsort(np.concatenate((np.arange(len(names)), after)), kind="stable")
         names = np.concatenate((names, own[new]))[order]
-        places = np.concatenate((places, place[tasks[new]]))[order]
+        places = np.concatenate((places, task_place[tasks[new]]))[order]
         ranks = np.concatenate((ranks, np.ones(int(new.sum()), np.int64)))[order]
     return free
 
@@ -167,19 +167,19 @@ def _partners(own: Int64, names: Int64) -> Int64:
     return out
 
 
-def _follow_launches(owners: Members, symbol: Int64, follows: NDArray[np.bool_], place: Int64) -> None:
+def _follow_launches(owners: Members, symbol: Int64, follows: NDArray[np.bool_], task_place: Int64) -> None:
     """Give device work the place of its launch, its name and its number among the work of that name and launch; in place."""
     tasks = np.flatnonzero(follows)
-    tasks = tasks[place[owners.launch[tasks]] >= 0]
+    tasks = tasks[task_place[owners.launch[tasks]] >= 0]
     launch = owners.launch[tasks].astype(np.int64)
-    place[tasks] = _above(place) + numbered(ordinals(launch, symbol[tasks]), symbol[tasks], place[launch])
+    task_place[tasks] = _above(task_place) + numbered(ordinals(launch, symbol[tasks]), symbol[tasks], task_place[launch])
 
 
-def _meet(owners: Members, place: Int64) -> None:
+def _meet(owners: Members, task_place: Int64) -> None:
     """Give all members of a rendezvous one place, together with those of sister groups; in place."""
     graph = owners.graph
-    inside = place[graph.rendezvous_task] >= 0
-    place[graph.rendezvous_task[inside]] = _above(place) + _sisters(owners)[list_of(graph.rendezvous_offset)][inside]
+    inside = task_place[graph.rendezvous_task] >= 0
+    task_place[graph.rendezvous_task[inside]] = _above(task_place) + _sisters(owners)[list_of(graph.rendezvous_offset)][inside]
 
 
 def _sisters(owners: Members) -> Int64:
@@ -204,5 +204,5 @@ def _sisters(owners: Members) -> Int64:
     return out
 
 
-def _above(place: Int64) -> int:
-    return int(place.max(initial=-1)) + 1
+def _above(task_place: Int64) -> int:
+    return int(task_place.max(initial=-1)) + 1

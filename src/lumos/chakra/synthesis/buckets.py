@@ -54,18 +54,18 @@ class Buckets(msgspec.Struct, frozen=True):
 
 def separated(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]]) -> tuple[list[Workload], dict[OperatorKey, Buckets]]:
     """The workloads, with the transfers of whole layers named apart from the others of their operator; and what their buckets hold."""
-    if not facts or any(LAYERS not in each or len(w.steps) > len(w.ranks) for each, w in zip(facts, workloads, strict=True)):
+    if not facts or any(LAYERS not in fact or len(w.steps) > len(w.ranks) for fact, w in zip(facts, workloads, strict=True)):
         return list(workloads), {}
     exchanges = [_exchanges(w) for w in workloads]
     out, filled = list(workloads), {}
     for name in sorted({name for of_set in exchanges for name in of_set}):
         rows = [of_set.get(name, []) for of_set in exchanges]
-        layers = [each[LAYERS] // each.get(STAGES, 1) for each in facts]
-        held = [_held(w.communication.size, of_set, each) for w, of_set, each in zip(workloads, rows, layers, strict=True)]
-        known = _explained(held, facts) if all(each or not of_set for each, of_set in zip(held, rows, strict=True)) else None
+        layers = [fact[LAYERS] // fact.get(STAGES, 1) for fact in facts]
+        held = [_held(w.communication.size, of_set, layer) for w, of_set, layer in zip(workloads, rows, layers, strict=True)]
+        known = _explained(held, facts) if all(buckets or not of_set for buckets, of_set in zip(held, rows, strict=True)) else None
         if known is not None:
             filled[name + OF_LAYERS, False, int(NodeType.COLL)] = known
-            counts = [len(each.layers) if each else 0 for each in held]
+            counts = [len(buckets.layers) if buckets else 0 for buckets in held]
             out = [_renamed(w, name, of_set, count) for w, of_set, count in zip(out, rows, counts, strict=True)]
     return out, filled
 

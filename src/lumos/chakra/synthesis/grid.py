@@ -38,9 +38,9 @@ class Grid:
         """Where a rank lies on each axis."""
         return tuple(int(at) for at in np.unravel_index(rank, self.size, "F"))
 
-    def rank(self, place: Sequence[int]) -> int:
+    def rank(self, coordinates: Sequence[int]) -> int:
         """The rank that lies there."""
-        return int(np.ravel_multi_index(tuple(place), self.size, order="F"))
+        return int(np.ravel_multi_index(tuple(coordinates), self.size, order="F"))
 
 
 def grid_of(structure: SetStructure, size: Mapping[str, int]) -> Grid:

@@ -79,8 +79,9 @@ def awaited(trace: Trace, slices: HostSlices, shortest: int) -> Awaited:
         own = (by_row != ABSENT) & (trace.lane[by_row] == lane)
         order = np.flatnonzero(own)[np.argsort(trace.start[by_row[own]], kind="stable")]
         row, by = rows[order], by_row[order]
-        found = _Collectives(ends[order], trace.start[by] + trace.duration[by], trace.start[row], trace.start[row] + trace.duration[row])
-        _of_thread(slices, np.flatnonzero(pause & (slices.lane == lane)), found, source)
+        start, end = trace.start[row], trace.start[row] + trace.duration[row]
+        collectives = _Collectives(ends[order], trace.start[by] + trace.duration[by], start, end)
+        _of_thread(slices, np.flatnonzero(pause & (slices.lane == lane)), collectives, source)
     return Awaited(pause, source, issuer, issues)
 
 
@@ -97,29 +98,30 @@ def shortened(slices: HostSlices, source: Int64) -> HostSlices:
     return replace(slices, start=start, end=end)
 
 
-def _of_thread(slices: HostSlices, pauses: Int64, found: _Collectives, source: Int64) -> None:
-    """Set the sources of the pauses of one thread, which issued the collectives `found`."""
+def _of_thread(slices: HostSlices, pauses: Int64, collectives: _Collectives, source: Int64) -> None:
+    """Set the sources of the pauses of one thread, which issued the `collectives`."""
     begin, end = slices.start[pauses], slices.end[pauses]
-    oldest, newest = np.searchsorted(np.maximum.accumulate(found.end), begin, "right"), np.searchsorted(found.issued, begin, "right")
+    oldest = np.searchsorted(np.maximum.accumulate(collectives.end), begin, "right")
+    newest = np.searchsorted(collectives.issued, begin, "right")
     for i in np.flatnonzero(oldest < newest).tolist():
-        outstanding = oldest[i] + np.flatnonzero(found.end[oldest[i] : newest[i]] > begin[i])
-        source[pauses[i]] = _last_awaited(found, outstanding, int(begin[i]), int(end[i]))
+        outstanding = oldest[i] + np.flatnonzero(collectives.end[oldest[i] : newest[i]] > begin[i])
+        source[pauses[i]] = _last_awaited(collectives, outstanding, int(begin[i]), int(end[i]))
 
 
-def _last_awaited(found: _Collectives, outstanding: Int64, begin: int, end: int) -> int:
+def _last_awaited(collectives: _Collectives, outstanding: Int64, begin: int, end: int) -> int:
     """The slice of the last of the outstanding collectives that the pause [begin, end) waited for, ABSENT without one.
 
     Collectives are awaited in order. One whose row ends after the pause counts where the row goes on for less time than the thread
     had waited for it alone.
     """
-    over = np.append(found.end[outstanding] > end, True).argmax()
+    over = np.append(collectives.end[outstanding] > end, True).argmax()
     waited, last = begin, ABSENT
     if over:
-        last = outstanding[found.end[outstanding[:over]].argmax()]
-        waited = found.end[last]
+        last = outstanding[collectives.end[outstanding[:over]].argmax()]
+        waited = collectives.end[last]
     if over < len(outstanding):
         next_one = outstanding[over]
-        alone = end - max(waited, found.start[next_one])
-        if found.start[next_one] < end and found.end[next_one] - end < min(alone, LATEST_END):
+        alone = end - max(waited, collectives.start[next_one])
+        if collectives.start[next_one] < end and collectives.end[next_one] - end < min(alone, LATEST_END):
             last = next_one
-    return int(found.slice[last]) if last != ABSENT else ABSENT
+    return int(collectives.slice[last]) if last != ABSENT else ABSENT

@@ -65,41 +65,43 @@ def hand_offs(trace: Trace, slices: HostSlices, timers: NDArray[np.bool_]) -> tu
     thread that stays busy: the source is then the last work that had ended there. A collective on a CPU thread waits for the operator
     that issued it, also where its thread was busy until it began, and the thread that issues collectives waits for those of `awaited`.
     """
-    found = awaited(trace, slices, SHORTEST_HAND_OFF)
-    slices = shortened(slices, found.source)
-    first, gap = np.diff(slices.lane, prepend=-1) != 0, found.pause
-    at_once = _begins_collective(slices, found) & ~first & ~np.append(False, gap)[:-1]
+    collective_waits = awaited(trace, slices, SHORTEST_HAND_OFF)
+    slices = shortened(slices, collective_waits.source)
+    first, gap = np.diff(slices.lane, prepend=-1) != 0, collective_waits.pause
+    at_once = _begins_collective(slices, collective_waits) & ~first & ~np.append(False, gap)[:-1]
     waiting = np.flatnonzero((gap | first | at_once) & ~timers[slices.lane])
     then = np.where(gap[waiting], np.minimum(waiting + 1, len(slices) - 1), waiting)  # what it goes on with
     row, paused = slices.row[then], gap[waiting]
     node = paused & (row >= 0) & is_backward_node(trace)[row]
-    place = numbered(slices.lane[waiting], np.where(row >= 0, trace.name[row], -1), paused + 2 * at_once[waiting])
+    wait_place = numbered(slices.lane[waiting], np.where(row >= 0, trace.name[row], -1), paused + 2 * at_once[waiting])
     over = np.where(paused, slices.end[waiting], slices.start[waiting])
     begun = np.where(paused, slices.start[waiting], _BEFORE)
     lanes = slices.lanes()[~timers[slices.lanes()]]
-    again = numbered(place, ordinals(place, step_at(trace, over)))
+    again = numbered(wait_place, ordinals(wait_place, step_at(trace, over)))
     waits = OpenWaits(again, again, again, waiting, np.searchsorted(lanes, slices.lane[waiting]), over, over, begun)
-    by_thread, busy = _finished(slices, found, lanes, waits, node)
+    by_thread, busy = _finished(slices, collective_waits, lanes, waits, node)
     by_thread[:, at_once[waiting]] = busy[at_once[waiting]] = ABSENT
-    collective = np.where(paused & (slices.end[found.source[waiting]] > begun), found.source[waiting], ABSENT)
+    collective = np.where(paused & (slices.end[collective_waits.source[waiting]] > begun), collective_waits.source[waiting], ABSENT)
     source = _last(slices, np.stack((*by_thread, collective)))
-    issued = _issues(trace, slices, found)[then]
+    issued = _issues(trace, slices, collective_waits)[then]
     by_issuer = (issued >= 0) & (slices.end[issued] <= over)
     source = np.where(by_issuer, issued, np.where(source < 0, busy, source))
     known = np.flatnonzero(source >= 0)
     lone = ~np.isin(lanes, trace.lane[is_cpu_collective(trace)])
     handed = HandOffs(waiting[known], source[known], ~(first & ~gap)[waiting[known]], by_issuer[known], gap, known[:0], known[:0])
-    return slices, _joined(slices, handed, by_thread[lone][:, known], place[known])
+    return slices, _joined(slices, handed, by_thread[lone][:, known], wait_place[known])
 
 
 #: Before all recordings, ns.
 _BEFORE = np.iinfo(np.int64).min // 2
 
 
-def _finished(slices: HostSlices, found: Awaited, lanes: Int32, waits: OpenWaits, node: NDArray[np.bool_]) -> tuple[Int64, Int64]:
+def _finished(
+    slices: HostSlices, collective_waits: Awaited, lanes: Int32, waits: OpenWaits, node: NDArray[np.bool_]
+) -> tuple[Int64, Int64]:
     """The last slice of what each thread had finished with during each wait, int64[lanes, waits], and of what a thread that may be busy had
     finished with last, int64[waits] for those that go on with a `node`; ABSENT without any. The pauses of threads that issue collectives
-    are for none but those of `found`."""
+    are for none but those of `collective_waits`."""
     works = np.flatnonzero((slices.row >= 0) & np.isin(slices.lane, lanes))
     start, end = slices.start[works], slices.end[works]
     issued = Issued(start, end, np.append(np.searchsorted(slices.lane[works], lanes), len(works)))
@@ -110,8 +112,8 @@ def _finished(slices: HostSlices, found: Awaited, lanes: Int32, waits: OpenWaits
     )
     work = work_for(issued, waits, awaitable, NO_TIME)[0]
     last = np.where((work >= 0) & (np.append(end, 0)[work] > waits.begun), np.append(works, ABSENT)[work], ABSENT)
-    own = found.issues[slices.lane[waits.held]] & found.pause[waits.held]
-    last = np.where(own & (last >= 0) & (found.issuer[last] >= 0), ABSENT, last)
+    own = collective_waits.issues[slices.lane[waits.held]] & collective_waits.pause[waits.held]
+    last = np.where(own & (last >= 0) & (collective_waits.issuer[last] >= 0), ABSENT, last)
     return last[:, 0], _last(slices, last[:, 1])
 
 
@@ -121,7 +123,7 @@ def _last(slices: HostSlices, some: Int64) -> Int64:
     return np.asarray(np.take_along_axis(some, np.append(slices.end, _BEFORE)[some].argmax(axis=0)[None], axis=0)[0])
 
 
-def _joined(slices: HostSlices, handed: HandOffs, by_thread: Int64, place: Int64) -> HandOffs:
+def _joined(slices: HostSlices, handed: HandOffs, by_thread: Int64, wait_place: Int64) -> HandOffs:
     """The hand-offs with the further threads that their pauses waited for: those that the waiting thread had started, and that finished in
     all of its pauses at the place, with what nothing else waited for."""
     pause = np.flatnonzero(handed.paused & ~handed.issued)
@@ -133,27 +135,27 @@ def _joined(slices: HostSlices, handed: HandOffs, by_thread: Int64, place: Int64
         if len(starter):
             started = starter[np.maximum(np.searchsorted(starter, last, "right") - 1, 0)]
             by_own = (last >= 0) & (slices.lane[awaits[started]] == lane) & (slices.lane[started] == slices.lane[last])
-            chosen = np.flatnonzero(~np.isin(place[pause], place[pause[~by_own]]) & ~np.isin(last, handed.source))
+            chosen = np.flatnonzero(~np.isin(wait_place[pause], wait_place[pause[~by_own]]) & ~np.isin(last, handed.source))
             joins.append(pause[chosen])
             joined.append(last[chosen])
     return handed._replace(joins=np.concatenate(joins), joined=np.concatenate(joined))
 
 
-def _begins_collective(slices: HostSlices, found: Awaited) -> NDArray[np.bool_]:
+def _begins_collective(slices: HostSlices, collective_waits: Awaited) -> NDArray[np.bool_]:
     """The first slice of every collective that a CPU thread carries out and another issued."""
     out = np.zeros(len(slices), bool)
-    of_row = np.flatnonzero(found.issuer >= 0)
+    of_row = np.flatnonzero(collective_waits.issuer >= 0)
     _, begins = np.unique(slices.row[of_row], return_index=True)
     out[of_row[begins]] = True
     return out
 
 
-def _issues(trace: Trace, slices: HostSlices, found: Awaited) -> Int64:
+def _issues(trace: Trace, slices: HostSlices, collective_waits: Awaited) -> Int64:
     """For slices that begin a CPU collective, the last slice of the operator that issued it, or the last that the issuing thread had
     finished where the collective began before that operator had ended; -1 elsewhere."""
     out = np.full(len(slices), -1, np.int64)
-    begins = np.flatnonzero(found.issuer >= 0)
-    issuer = found.issuer[begins]
+    begins = np.flatnonzero(collective_waits.issuer >= 0)
+    issuer = collective_waits.issuer[begins]
     until = np.minimum(slices.start[begins], trace.start[issuer] + trace.duration[issuer])
     for lane in unique(trace.lane[issuer]):
         low, high = np.searchsorted(slices.lane, np.array((lane, lane + 1), np.int32))

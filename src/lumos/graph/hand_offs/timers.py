@@ -65,6 +65,6 @@ def _runs(slices: HostSlices, lane: int, shortest: int) -> Int64:
 def _recurring(begun: list[tuple[int, int]]) -> int:
     """How many of the places in steps are also begun at in another step."""
     steps: dict[int, set[int]] = {}
-    for place, step in begun:
-        steps.setdefault(place, set()).add(step)
-    return sum(len(steps[place]) > 1 for place, _ in begun)
+    for position, step in begun:
+        steps.setdefault(position, set()).add(step)
+    return sum(len(steps[position]) > 1 for position, _ in begun)

@@ -57,20 +57,20 @@ def _repeated(trace: Trace, slices: HostSlices, kept: Int64, waits: Int64, waiti
     name = np.where(slices.row >= 0, trace.name[slices.row], -1)
     near = np.flatnonzero(np.isin(name, name[waits]))
     alike = numbered(*(np.roll(name, by)[near] for by in (0, 1, -1)), slices.lane[near])
-    place = in_steps(alike, step_at(trace, slices.start[near]))
+    slice_place = in_steps(alike, step_at(trace, slices.start[near]))
     at = np.searchsorted(near, waits)
     usual, known = np.zeros(len(at), np.int64), np.zeros(len(at), bool)
-    for like in (place, alike, name[near]):
+    for like in (slice_place, alike, name[near]):
         more, some = _usual(like, kept[near], at)
         usual, known = np.where(known, usual, more), known | some
-    return usual, 2 * _spread(place[at], kept[waits]) < _spread(place[at], waiting)
+    return usual, 2 * _spread(slice_place[at], kept[waits]) < _spread(slice_place[at], waiting)
 
 
-def _spread(place: Int64, values: Int64) -> NDArray[np.float64]:
+def _spread(slice_place: Int64, values: Int64) -> NDArray[np.float64]:
     """The standard deviation of the values at the place of each."""
-    number = np.maximum(np.bincount(place), 1)
-    mean = np.bincount(place, values) / number
-    return np.asarray(np.sqrt(np.bincount(place, np.square(values - mean[place])) / number)[place])
+    number = np.maximum(np.bincount(slice_place), 1)
+    mean = np.bincount(slice_place, values) / number
+    return np.asarray(np.sqrt(np.bincount(slice_place, np.square(values - mean[slice_place])) / number)[slice_place])
 
 
 def _while_others_work(slices: HostSlices, candidate: Int64, start: Int64, end: Int64, timers: np.ndarray) -> Int64:
@@ -93,9 +93,9 @@ def _until_device_is_idle(works: Union, start: Int64, end: Int64) -> Int64:
     return np.where(through, busy, 0)
 
 
-def _usual(place: Int64, kept: Int64, waits: Int64) -> tuple[Int64, NDArray[np.bool_]]:
+def _usual(slice_place: Int64, kept: Int64, waits: Int64) -> tuple[Int64, NDArray[np.bool_]]:
     """What is usual at the place of each of `waits`, ns: the median of `kept` of the other slices there; and whether there are any."""
-    others = excluding(np.flatnonzero(np.isin(place, place[waits])), waits)
-    order = others[np.lexsort((kept[others], place[others]))]
-    low, high = (np.searchsorted(place[order], place[waits], side) for side in ("left", "right"))
+    others = excluding(np.flatnonzero(np.isin(slice_place, slice_place[waits])), waits)
+    order = others[np.lexsort((kept[others], slice_place[others]))]
+    low, high = (np.searchsorted(slice_place[order], slice_place[waits], side) for side in ("left", "right"))
     return np.where(high > low, np.append(kept[order], 0)[(low + high) // 2], 0), high > low

@@ -40,12 +40,12 @@ def _tensor(trace: Trace, row: int) -> _Tensor:
 
 @lru_cache(maxsize=4096)  # a job repeats the same few shapes in every step
 def _first_tensor(dims: str, types: str) -> _Tensor:
-    for place, (shape, name) in enumerate(zip(json.loads(dims), json.loads(types), strict=False)):
+    for position, (shape, name) in enumerate(zip(json.loads(dims), json.loads(types), strict=False)):
         dtype = DType.FP32 if name == "TensorList" else DType.parse(str(name))
         if dtype is not None:
             tensors = shape if shape and isinstance(shape[0], list) else [shape]
             whole = all(isinstance(size, int) for one in tensors for size in one)
-            return _Tensor(place, sum(int(np.prod(one, dtype=np.int64)) for one in tensors) if whole else ABSENT, dtype)
+            return _Tensor(position, sum(int(np.prod(one, dtype=np.int64)) for one in tensors) if whole else ABSENT, dtype)
     return _Tensor()
 
 

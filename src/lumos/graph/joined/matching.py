@@ -87,12 +87,12 @@ class Matching(NamedTuple):
 
 def match(graph: Graph, facts: Collectives, world: int | None) -> Matching:
     """Match the tasks of `facts` over the ranks of the graph. world: the number of ranks in the whole job, None if unknown."""
-    place = np.arange(len(facts.task))
+    positions = np.arange(len(facts.task))
     rank, (start, end) = graph.position_of_task[facts.task], measured_times(graph)
     issued = _Issued(rank, start[facts.task], end[facts.task], _steps(graph, facts))
     out = Matching([], [])
     sided = np.array([kind.is_transfer for kind in facts.kinds], bool)[facts.kind]
-    carries = np.zeros(len(place), bool)
+    carries = np.zeros(len(positions), bool)
     carries[[m[0] for m in facts.messages]] = True
     unknown = sided & ~carries & (facts.group == ABSENT)
     out.alone.append((Alone.NO_PEER, facts.task[unknown]))
@@ -226,8 +226,8 @@ def _by_end(reference: Sequence[Hashable], other: Sequence[Hashable], reference_
     taken = -1
     order = np.argsort(other_end, kind="stable")
     at = np.searchsorted(other_end[order], reference_end)
-    for i, place in enumerate(at):
-        near = [int(order[k]) for k in (place - 1, place) if 0 <= k < len(order)]
+    for i, position in enumerate(at):
+        near = [int(order[k]) for k in (position - 1, position) if 0 <= k < len(order)]
         near = [j for j in near if j > taken and other[j] == reference[i] and abs(other_end[j] - reference_end[i]) <= ENDS_TOGETHER]
         if near:
             taken = min(near, key=lambda j: abs(int(other_end[j] - reference_end[i])))

@@ -58,9 +58,9 @@ def coalesced_rows(trace: Trace, calls: Int32, source: Int64) -> list[list[int]]
         here = launched[trace.lane[calls[launched]] == lane]
         here = here[np.argsort(trace.start[calls[here]], kind="stable")]
         after = np.searchsorted(trace.start[calls[here]], trace.start[own])
-        for row, place in zip(own.tolist(), after.tolist(), strict=True):
-            if place < len(here) and not _is_collective(trace, int(source[here[place]])):
-                out[here[place]].append(row)
+        for row, position in zip(own.tolist(), after.tolist(), strict=True):
+            if position < len(here) and not _is_collective(trace, int(source[here[position]])):
+                out[here[position]].append(row)
     return out
 
 

@@ -44,13 +44,13 @@ SOFTWARE = ("cuda_runtime_version", "cuda_driver_version", "hip_runtime_version"
 
 def job_evidence(traces: Sequence[Trace], graph: Graph) -> tuple[Evidence, ...]:
     """The findings in the recordings of one job. graph: the job's, its ranks joined."""
-    found = [*_world(traces), *_absent(traces, graph)]
+    evidence = [*_world(traces), *_absent(traces, graph)]
     if len(traces) > 1:
-        found += _identical(traces)
-        found += _unlike(traces)
-        found += _model(traces)
-        found += _steps(traces)
-    return tuple(found)
+        evidence += _identical(traces)
+        evidence += _unlike(traces)
+        evidence += _model(traces)
+        evidence += _steps(traces)
+    return tuple(evidence)
 
 
 def listed(ranks: Sequence[int]) -> str:
@@ -128,7 +128,7 @@ def _unlike(traces: Sequence[Trace]) -> Iterator[Evidence]:
 
 def _devices(trace: Trace) -> str:
     """The kinds of devices that a recording's header lists."""
-    return ", ".join(sorted({each["name"] for each in trace.devices if each.get("name")}))
+    return ", ".join(sorted({device["name"] for device in trace.devices if device.get("name")}))
 
 
 def _software(trace: Trace) -> str:

@@ -41,9 +41,9 @@ def join(graph: Graph, world: int | None) -> Graph:
     graph, offsets = align_clocks(graph, matches)
     matches, apart = _overlapping(graph, matches)
     graph = _meet(_without_messages(graph), matches)
-    found = [*_joined(graph, facts, matches), *_moved(graph, offsets), *_mismatches(graph, facts)]
+    notes = [*_joined(graph, facts, matches), *_moved(graph, offsets), *_mismatches(graph, facts)]
     alone += [(Alone.SEVERAL if len(m.ranks) > 2 and m.how is How.MESSAGES else Alone.APART, m.task.ravel()) for m in apart]
-    return _mark_unknown(replace(graph, diagnostics=(*graph.diagnostics, *found)), matches, alone)
+    return _mark_unknown(replace(graph, diagnostics=(*graph.diagnostics, *notes)), matches, alone)
 
 
 def _without_messages(graph: Graph) -> Graph:
@@ -90,7 +90,7 @@ def _mismatches(graph: Graph, facts: Collectives) -> list[Diagnostic]:
         kind = facts.kinds[facts.kind[i]]
         call = (kind, int(facts.nbytes[i]) if kind.is_even else ABSENT)
         ranks_by_call.setdefault((int(facts.group[i]), int(facts.sequence[i])), {}).setdefault(call, []).append(int(rank))
-    found = []
+    notes = []
     for (group, sequence), calls in ranks_by_call.items():
         if len(calls) > 1:
             words = "; ".join(
@@ -99,8 +99,8 @@ def _mismatches(graph: Graph, facts: Collectives) -> list[Diagnostic]:
             )
             name = facts.groups[group] if group >= 0 else "unknown"
             message = f"group {name}, sequence number {sequence}: {words}; they cannot meet and keep their measured durations"
-            found.append(Diagnostic("collective-mismatch", message))
-    return found
+            notes.append(Diagnostic("collective-mismatch", message))
+    return notes
 
 
 def _overlapping(graph: Graph, matches: Sequence[Matches]) -> tuple[list[Matches], list[Matches]]:

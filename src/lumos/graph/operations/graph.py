@@ -253,7 +253,7 @@ def _graph(job: Job, ops: Operations, delay: dict[str, int], transfer: int | Non
     )
 
 
-def _collectives(ops: Operations, joined: Meetings, place: Int64) -> Collectives | None:
+def _collectives(ops: Operations, joined: Meetings, task_number: Int64) -> Collectives | None:
     rows = np.flatnonzero(joined.group >= 0)
     if not len(rows):
         return None
@@ -266,7 +266,7 @@ def _collectives(ops: Operations, joined: Meetings, place: Int64) -> Collectives
     peer[one], peer[other] = ranks[other], ranks[one]
     peer[~np.array([kind is not None and kind.is_transfer for kind in of_name])[ops.name]] = ABSENT
     return Collectives(
-        task=place[rows].astype(np.int32),
+        task=task_number[rows].astype(np.int32),
         kind=np.array([ABSENT if kind is None else kinds.index(kind) for kind in of_name], np.int32)[ops.name[rows]],
         nbytes=np.full(len(rows), ABSENT, np.int64),
         group=joined.group[rows].astype(np.int32),
@@ -278,16 +278,16 @@ def _collectives(ops: Operations, joined: Meetings, place: Int64) -> Collectives
 
 
 def _findings(ops: Operations, joined: Meetings, delay: dict[str, int], transfer: int | None) -> list[Diagnostic]:
-    found = []
+    notes = []
     if delay:
         shown = ", ".join(f"{name} {ns / 1e6:.3f} ms" for name, ns in delay.items())
-        found.append(Diagnostic("launch-delay", f"one constant for each operation kind, estimated from gaps: the delay after {shown}"))
+        notes.append(Diagnostic("launch-delay", f"one constant for each operation kind, estimated from gaps: the delay after {shown}"))
     if transfer is not None:
         message = (
             "the recording has passes but no transfers: the transfers that the order of the passes implies were added, "
             f"each of {transfer / 1e6:.3f} ms (the median over all, estimated from gaps)"
         )
-        found.append(Diagnostic("transfers-implied", message))
+        notes.append(Diagnostic("transfers-implied", message))
     if joined.incomplete.any():
         took = ops.end - ops.start
         share = int(took[joined.incomplete].sum()) / max(int(took.sum()), 1)
@@ -297,8 +297,8 @@ def _findings(ops: Operations, joined: Meetings, delay: dict[str, int], transfer
             (bound, "meet only those of their ranks that were given: what is left of their duration may be waiting for the others"),
         )
         shown = "; ".join(f"{transfers} transfers {what}" for transfers, what in parts if transfers)
-        found.append(Diagnostic("waiting-unknown", f"{shown} ({share:.1%} of all recorded time)"))
+        notes.append(Diagnostic("waiting-unknown", f"{shown} ({share:.1%} of all recorded time)"))
     if joined.cleaned and transfer is None:
         message = f"{joined.cleaned} transfers end before their last rank arrives; each took its kind's median"
-        found.append(Diagnostic("transfer-negative", message))
-    return found
+        notes.append(Diagnostic("transfer-negative", message))
+    return notes

@@ -90,8 +90,8 @@ def with_transfers(ops: Operations, transfer: int = 0) -> Operations:
     ops = replace(ops, names=tuple(dict.fromkeys((*ops.names, *_SENDS, *_RECEIVES))))
     passes, begins = np.arange(len(ops)), np.array([low for low, _ in ops.each_step()])
     first, last = np.isin(passes, begins), np.isin(passes + 1, [*begins, len(ops)])
-    backward, place, chunks = ops.is_named(BACKWARD), ops.position(), ops.plan.chunks
-    after, before = place + np.where(backward, -1, 1), place - np.where(backward, -1, 1)
+    backward, position, chunks = ops.is_named(BACKWARD), ops.position(), ops.plan.chunks
+    after, before = position + np.where(backward, -1, 1), position - np.where(backward, -1, 1)
     gives, takes = ((to >= 0) & (to < ops.plan.stages * chunks) for to in (after, before))
     # Each pass has three numbers of calls: for the send of the pass before it, for its receive, and for itself.
     ops = replace(ops, call=3 * passes + 2)
@@ -152,7 +152,7 @@ class Meetings:
 
 def meetings(ops: Operations) -> Meetings:
     """Find the meetings of the operations of all ranks."""
-    found: dict[tuple[int, str, str, int], list[int]] = {}
+    rows_by_key: dict[tuple[int, str, str, int], list[int]] = {}
     whole: dict[tuple[int, str, str, int], set[_Place]] = {}
     groups: dict[str, int] = {}
     group, meeting = np.full((2, len(ops)), -1, np.int64)
@@ -166,14 +166,14 @@ def meetings(ops: Operations) -> Meetings:
         group[i] = groups.setdefault(label, len(groups))
         if len(places) > 1:
             key = (step, label, name.replace("-recv", "-send"), sequence)
-            found.setdefault(key, []).append(i)
+            rows_by_key.setdefault(key, []).append(i)
             whole[key] = places
     # A lost row shifts the sequence numbers after it, so where one is missing nothing of that kind, group and step is matched.
-    broken = {key[:3] for key, rows in found.items() if len(rows) != len(whole[key] & given)}
-    offset, members = end_to_end([rows for key, rows in found.items() if key[:3] not in broken and len(rows) > 1])
+    broken = {key[:3] for key, rows in rows_by_key.items() if len(rows) != len(whole[key] & given)}
+    offset, members = end_to_end([rows for key, rows in rows_by_key.items() if key[:3] not in broken and len(rows) > 1])
     meeting[members] = np.repeat(np.arange(len(offset) - 1), np.diff(offset))
     incomplete = np.zeros(len(ops), bool)
-    for key, rows in found.items():
+    for key, rows in rows_by_key.items():
         incomplete[rows] = key[:3] in broken or not whole[key] <= given
     transfer, cleaned = _transfers(ops, meeting, offset, members)
     return Meetings(meeting, group, tuple(groups), offset, members, incomplete, transfer, cleaned)

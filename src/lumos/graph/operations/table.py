@@ -88,7 +88,7 @@ class Operations:
         return replace(self, **columns)
 
 
-_COLUMNS = tuple(each.name for each in fields(Operations) if "Int64" in each.type or "NDArray" in each.type)
+_COLUMNS = tuple(column.name for column in fields(Operations) if "Int64" in column.type or "NDArray" in column.type)
 
 
 def recorded(job: Job) -> Operations:

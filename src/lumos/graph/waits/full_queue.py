@@ -92,7 +92,7 @@ def _at_begin(trace: Trace, work: DeviceWork, call: Int32, held_up: Int64) -> ND
     took, name, waited = trace.duration[call], trace.name[call], np.zeros(len(call), bool)
     if len(held_up):
         waited = trace.start[call] < work.start[held_up].min()
-    for each in unique(name[waited]).tolist():
-        same = name == each
+    for call_name in unique(name[waited]).tolist():
+        same = name == call_name
         waited[same] &= took[same] >= np.quantile(took[same], QUICK) + LONG_CALL
     return waited

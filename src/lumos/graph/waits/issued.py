@@ -56,9 +56,9 @@ class Issued:
     def _last(self, ascending: Int64, stream: int | Int64, time: Int64, side: Literal["left", "right"]) -> Int64:
         """Index of the last work on a stream up to each time, by a column that ascends on every stream; ABSENT where there is none."""
         of, out = np.broadcast_to(stream, time.shape), np.full(len(time), ABSENT, np.int64)
-        for each in unique(of[of >= 0]).tolist():
-            low, high = self.bounds[each : each + 2].tolist()
-            here = np.flatnonzero(of == each)
+        for stream_number in unique(of[of >= 0]).tolist():
+            low, high = self.bounds[stream_number : stream_number + 2].tolist()
+            here = np.flatnonzero(of == stream_number)
             at = np.searchsorted(ascending[low:high], time[here], side)
             out[here] = np.where(at > 0, low + at - 1, ABSENT)
         return out

@@ -48,9 +48,9 @@ def repetitions(trace: Trace, work: DeviceWork, rows: Int32 | Int64) -> Repetiti
     launched before and after them and, where steps are marked, where they are the same one of as many such calls in their step: a place
     is then run once in every step."""
     alike = numbered(*_kernels_around(trace, work, rows))
-    place = in_steps(alike, step_at(trace, trace.start[rows]))
-    _, first, place = np.unique(place, return_index=True, return_inverse=True)
-    return Repetitions(np.argsort(np.argsort(first))[place], alike)
+    call_place = in_steps(alike, step_at(trace, trace.start[rows]))
+    _, first, call_place = np.unique(call_place, return_index=True, return_inverse=True)
+    return Repetitions(np.argsort(np.argsort(first))[call_place], alike)
 
 
 def in_steps(alike: Int64, step: Int64) -> Int64:
@@ -158,33 +158,33 @@ def work_for(issued: Issued, waits: OpenWaits, awaitable: Sequence[Awaitable], w
     """What remains for each wait, ABSENT without any, and how many that are alike it explains, int64[streams, awaitable, waits] each.
     within: so many ns after the end of some work a wait for it is over; where it is 0, that says nothing."""
     shape = len(issued.bounds) - 1, len(awaitable), len(waits.place)
-    found = np.array([[unrefuted(issued, waits, s, some) for some in awaitable] for s in range(shape[0])], np.int64).reshape(shape)
-    explains = _explained(issued, waits, found, within) if within else np.zeros_like(found)
+    remaining = np.array([[unrefuted(issued, waits, s, some) for some in awaitable] for s in range(shape[0])], np.int64).reshape(shape)
+    explains = _explained(issued, waits, remaining, within) if within else np.zeros_like(remaining)
     fewest = np.array([some.fewest for some in awaitable])[:, None]
-    return np.where(explains >= fewest, found, ABSENT), explains
+    return np.where(explains >= fewest, remaining, ABSENT), explains
 
 
 def _ranked(issued: Issued, waits: OpenWaits, awaitable: Sequence[Awaitable], within: int) -> list[_Candidate]:
     """All candidates, in order."""
-    found, explains = work_for(issued, waits, awaitable, within)
+    remaining, explains = work_for(issued, waits, awaitable, within)
     explains = np.where(waits.stream >= 0, explains > 0, explains)
     stream, _, wait = np.nonzero(explains)
     known = set(zip(waits.stream[wait].tolist(), stream.tolist(), strict=True))
     before = np.full(len(waits.stream), BEFORE)
-    for each in unique(waits.stream):
-        times, at = np.unique(waits.called[waits.stream == each], return_inverse=True)
-        before[waits.stream == each] = np.append(BEFORE, times)[at]
+    for stream_number in unique(waits.stream):
+        times, at = np.unique(waits.called[waits.stream == stream_number], return_inverse=True)
+        before[waits.stream == stream_number] = np.append(BEFORE, times)[at]
     out, likeliest = list[_Candidate](), dict[int, int]()
     repeated = grouped(waits.option, int(waits.option.max(initial=-1)) + 1)
     for rows in (repeated.flat[low:high] for low, high in pairwise(repeated.offset.tolist()) if low < high):
-        called, latest = int(waits.called[rows].max()), issued.issued[found[:, :, rows].max(axis=(1, 2))]
-        since = [called - each for each in latest.tolist()]  # 64 bits do not hold it for what was issued before the recording
-        place, option, most = -int(waits.place[rows[0]]), int(waits.option[rows[0]]), explains[:, :, rows[0]]
-        option -= likeliest.setdefault(place, option)
-        for s, kind in np.argwhere((found[:, :, rows] >= 0).any(axis=2)).tolist():
-            stale = bool((issued.issued[found[s, kind, rows]] < before[rows]).all())
+        called, latest = int(waits.called[rows].max()), issued.issued[remaining[:, :, rows].max(axis=(1, 2))]
+        since = [called - time for time in latest.tolist()]  # 64 bits do not hold it for what was issued before the recording
+        call_place, option, most = -int(waits.place[rows[0]]), int(waits.option[rows[0]]), explains[:, :, rows[0]]
+        option -= likeliest.setdefault(call_place, option)
+        for s, kind in np.argwhere((remaining[:, :, rows] >= 0).any(axis=2)).tolist():
+            stale = bool((issued.issued[remaining[s, kind, rows]] < before[rows]).all())
             strange = stale and (int(waits.stream[rows[0]]), s) not in known
-            out.append(_Candidate(-int(most[s, kind]), option, place, strange, since[s], kind, s, rows, found[s, kind, rows]))
+            out.append(_Candidate(-int(most[s, kind]), option, call_place, strange, since[s], kind, s, rows, remaining[s, kind, rows]))
     rivals = Counter(one.place for one in out if one.explains)
     return sorted(out, key=lambda one: (one.explains, one.explains and rivals[one.place], one[1:7]))
 
@@ -207,11 +207,11 @@ def unrefuted(issued: Issued, waits: OpenWaits, stream: int, awaitable: Awaitabl
     return np.where(remains, np.where(at >= 0, np.append(works, ABSENT)[np.maximum(at, ABSENT)], early), ABSENT)
 
 
-def _explained(issued: Issued, waits: OpenWaits, found: Int64, within: int) -> Int64:
-    """For every row, how many of the waits that are alike lasted long, and were over `within` so many ns of the end of what was `found` for
-    them."""
-    end = np.where(found >= 0, np.append(issued.end, 0)[found], waits.begun)
+def _explained(issued: Issued, waits: OpenWaits, remaining: Int64, within: int) -> Int64:
+    """For every row, how many of the waits that are alike lasted long, and were over `within` so many ns of the end of what is
+    `remaining` for them."""
+    end = np.where(remaining >= 0, np.append(issued.end, 0)[remaining], waits.begun)
     returned = (waits.over - waits.begun >= LONG_CALL) & (end > waits.begun) & (waits.over - end <= within)
-    counted = np.zeros((int(waits.alike.max(initial=-1)) + 1, *found.shape[1::-1]), np.int64)
+    counted = np.zeros((int(waits.alike.max(initial=-1)) + 1, *remaining.shape[1::-1]), np.int64)
     np.add.at(counted, waits.alike, returned.T)
     return counted[waits.alike].T

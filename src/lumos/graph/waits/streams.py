@@ -59,19 +59,19 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
     if not known:
         inside = _inside_the_library(trace, work, rows)
         rows, notes = rows[~inside], Notes(*(column[~inside] for column in notes))
-    issued, place = Issued.of(work), repetitions(trace, work, rows).place
+    issued, wait_place = Issued.of(work), repetitions(trace, work, rows).place
     if known:
         held = issued.next_after(notes.stream, trace.start[rows])
         source = issued.marked(notes.source, notes.recorded, np.append(work.start, 0)[held])
     else:
-        waits = _may_hold(trace, work, issued, rows, place, notes.stream)
+        waits = _may_hold(trace, work, issued, rows, wait_place, notes.stream)
         row, source = solve(issued, waits, _awaitable(trace, calls, work, issued), LONGEST_DELAY)
-        unresolved = int(np.isin(place, excluding(waits.place, waits.place[row])).sum())
-        held, place = waits.held[row], waits.place[row]
+        unresolved = int(np.isin(wait_place, excluding(waits.place, waits.place[row])).sum())
+        held, wait_place = waits.held[row], waits.place[row]
     real = (held != ABSENT) & (source != ABSENT)
     _, first = np.unique(held[real] * len(work) + source[real], return_index=True)
-    held, source, place = (column[real][first] for column in (held, source, place))
-    return StreamWaits(held, source, place, known, 0 if known else len(rows) - unresolved, unresolved)
+    held, source, wait_place = (column[real][first] for column in (held, source, wait_place))
+    return StreamWaits(held, source, wait_place, known, 0 if known else len(rows) - unresolved, unresolved)
 
 
 def _awaitable(trace: Trace, calls: Int8, work: DeviceWork, issued: Issued) -> list[Awaitable]:
@@ -82,23 +82,23 @@ def _awaitable(trace: Trace, calls: Int8, work: DeviceWork, issued: Issued) -> l
     return [Awaitable(issued.issued, furthest=0), Awaitable(issued_together(trace, work))]
 
 
-def _may_hold(trace: Trace, work: DeviceWork, issued: Issued, rows: Int32, place: Int64, named: Int64) -> OpenWaits:
+def _may_hold(trace: Trace, work: DeviceWork, issued: Issued, rows: Int32, wait_place: Int64, named: Int64) -> OpenWaits:
     """The waits in `rows`, with the next work of the streams that may be the waiting one: of the `named` one, where it is noted, else of
     those to which is launched next after the first call of their place."""
     launches = np.flatnonzero(work.call >= 0)
     launches = launches[np.argsort(work.issued[launches], kind="stable")]
-    _, first = np.unique(place, return_index=True)
+    _, first = np.unique(wait_place, return_index=True)
     at = np.searchsorted(work.issued[launches], trace.start[rows[first]], "left")[:, None] + np.arange(LAUNCHES_AHEAD)
     ahead = np.append(work.stream[launches], ABSENT)[np.minimum(at, max(len(launches) - 1, 0))]
     ahead = np.where(named[first, None] >= 0, named[first, None], ahead)
     for later in range(1, LAUNCHES_AHEAD):
         ahead[(ahead[:, :later] == ahead[:, later, None]).any(axis=1), later] = ABSENT
-    wait, nth = np.nonzero(ahead[place] != ABSENT)
-    stream, called = ahead[place[wait], nth], trace.start[rows[wait]]
+    wait, nth = np.nonzero(ahead[wait_place] != ABSENT)
+    stream, called = ahead[wait_place[wait], nth], trace.start[rows[wait]]
     held = issued.next_after(stream, called)
-    option = place[wait] * LAUNCHES_AHEAD + nth
+    option = wait_place[wait] * LAUNCHES_AHEAD + nth
     ready = np.maximum(work.previous_end(), np.where(work.call >= 0, trace.start[work.call] + trace.duration[work.call], work.issued))
-    waits = OpenWaits(place[wait], option, option, held, stream, called, np.append(work.start, 0)[held], np.append(ready, 0)[held])
+    waits = OpenWaits(wait_place[wait], option, option, held, stream, called, np.append(work.start, 0)[held], np.append(ready, 0)[held])
     return OpenWaits(*(column[held != ABSENT] for column in waits))  # nothing is held back where nothing is launched any more
 
 

@@ -69,8 +69,8 @@ def synchronisations(trace: Trace, calls: Int8, work: DeviceWork) -> Synchronisa
     kind, begin, finish = calls[rows], trace.start[rows], trace.start[rows] + trace.duration[rows]
     stream = np.where(kind == Call.STREAM_SYNC, notes.stream, notes.source)
     awaited = issued.marked(stream, notes.recorded, finish)
-    for each in (Call.STREAM_SYNC, Call.EVENT_SYNC):
-        here = np.flatnonzero((kind == each) & (stream < 0))
+    for call_kind in (Call.STREAM_SYNC, Call.EVENT_SYNC):
+        here = np.flatnonzero((kind == call_kind) & (stream < 0))
         awaited[here] = _inferred(trace, calls, work, issued, rows[here])
         stream[here] = np.append(work.stream, NONE)[awaited[here]]
     of_device, on_event = kind == Call.DEVICE_SYNC, kind == Call.EVENT_SYNC
@@ -87,17 +87,18 @@ def _inferred(trace: Trace, calls: Int8, work: DeviceWork, issued: Issued, rows:
     out = np.full(len(rows), ABSENT, np.int64)
     if not len(rows):
         return out
-    place, alike = repetitions(trace, work, rows)
+    call_place, alike = repetitions(trace, work, rows)
     events = np.sort(trace.start[calls == Call.EVENT_RECORD])
     if calls[rows[0]] == Call.STREAM_SYNC:
         awaitable = [Awaitable(issued.issued, furthest=0)]
     elif not len(events):  # any work may have had an event behind it, but only repetitions can tell which
-        awaitable = [Awaitable(issued.issued, furthest=np.where(np.bincount(place)[place] > 1, NO_TIME, 0))]
+        awaitable = [Awaitable(issued.issued, furthest=np.where(np.bincount(call_place)[call_place] > 1, NO_TIME, 0))]
     else:
-        awaitable = [Awaitable(events, recorded=True, in_turn=int(place.max()) + 1), Awaitable(events, recorded=True)]
+        awaitable = [Awaitable(events, recorded=True, in_turn=int(call_place.max()) + 1), Awaitable(events, recorded=True)]
     call = np.arange(len(rows))
     begin, over = trace.start[rows], trace.start[rows] + trace.duration[rows]
-    row, source = solve(issued, OpenWaits(place, alike, place, call, np.full(len(rows), ABSENT), begin, over, begin), awaitable, WAKE_UP)
+    waits = OpenWaits(call_place, alike, call_place, call, np.full(len(rows), ABSENT), begin, over, begin)
+    row, source = solve(issued, waits, awaitable, WAKE_UP)
     out[row] = source
     return out
 
@@ -155,5 +156,5 @@ def blocking_copies(trace: Trace, calls: Int8, work: DeviceWork, waits: StreamWa
 
 def _says(trace: Trace, rows: Int32, *words: str) -> NDArray[np.bool_]:
     """Which rows have one of the words in their name, bool[rows]."""
-    found = [i for i in trace.names_of(rows) if any(word in trace.strings[i] for word in words)]
-    return np.isin(trace.name[rows], found)
+    names = [i for i in trace.names_of(rows) if any(word in trace.strings[i] for word in words)]
+    return np.isin(trace.name[rows], names)

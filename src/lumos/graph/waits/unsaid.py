@@ -69,8 +69,8 @@ def polls(trace: Trace) -> Polls:
         return none
     category, duration = trace.category.copy(), trace.duration.copy()
     order = np.argsort(trace.start[first], kind="stable")
-    place = repetitions(trace, device_work(trace), first[order]).place
-    runs = order[np.isin(place, place[even[order]])]
+    poll_place = repetitions(trace, device_work(trace), first[order]).place
+    runs = order[np.isin(poll_place, poll_place[even[order]])]
     for run in runs.tolist():
         category[queries[bounds[run] + 1 : bounds[run] + size[run]]] = Category.ANNOTATION
     duration[first[runs]] = end[last[runs]] - trace.start[first[runs]]
@@ -98,8 +98,8 @@ def with_unsaid_waits(trace: Trace, calls: Int8, work: DeviceWork) -> Int8:
         begin, took = trace.start[rows], trace.duration[rows]
         idle = issued.ended_before(0, begin) <= begin
         usual = int(np.median(took[idle])) if idle.any() else 0
-        place = repetitions(trace, work, rows).place
-        waits = OpenWaits(place, place, place, rows, np.full(len(rows), ABSENT), begin, begin + took, begin + usual)
+        call_place = repetitions(trace, work, rows).place
+        waits = OpenWaits(call_place, call_place, call_place, rows, np.full(len(rows), ABSENT), begin, begin + took, begin + usual)
         row, _ = solve(issued, waits, [Awaitable(issued.issued, furthest=0, fewest=1)], usual + WAKE_UP)
         if len(row) >= FEWEST_WAITS or took[row].max(initial=0) >= LONG_WAIT:
             waited = np.isin(np.arange(len(rows)), row)

@@ -52,14 +52,14 @@ def companion_of(head: bytes) -> Companion | None:
 
 def companions(folder: Path) -> Mapping[Companion, Path]:
     """The companions that a folder holds. TraceError where two files could be the same one and neither has its usual name."""
-    found: dict[Companion, list[Path]] = {}
+    paths_by_kind: dict[Companion, list[Path]] = {}
     for path in sorted(folder.iterdir()):
         if path.suffix in _SUFFIXES and not _RANK.search(path.name) and path.is_file():
             with path.open("rb") as file:
                 kind = companion_of(file.read(_HEAD)) or next((one for one in Companion if one.value == path.name), None)
             if kind is not None:
-                found.setdefault(kind, []).append(path)
-    return {kind: _the_one(kind, paths) for kind, paths in found.items()}
+                paths_by_kind.setdefault(kind, []).append(path)
+    return {kind: _the_one(kind, paths) for kind, paths in paths_by_kind.items()}
 
 
 def _the_one(kind: Companion, paths: list[Path]) -> Path:

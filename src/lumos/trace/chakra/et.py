@@ -115,11 +115,11 @@ def trace_of(path: Path, metadata: Metadata, nodes: list[ChakraNode], rank: int 
     file does not say it. Raises TraceError where there are no nodes."""
     if not nodes:
         raise TraceError(f"{path}: holds no nodes; write it again")
-    found: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
     attrs = {a.name: a.value for a in metadata.attrs}
-    rank, source = _rank(path, found) if rank is None else (rank, "content")
+    rank, source = _rank(path, diagnostics) if rank is None else (rank, "content")
     if metadata.version and metadata.version not in KNOWN_VERSIONS:
-        found.append(Diagnostic("chakra-version", f"{path}: unknown Chakra version {metadata.version!r}; read by its fields"))
+        diagnostics.append(Diagnostic("chakra-version", f"{path}: unknown Chakra version {metadata.version!r}; read by its fields"))
     names: dict[str, int] = {}
     lanes: dict[tuple[bool, int], int] = {}
     rows = [_row(path, node) for node in nodes]
@@ -145,9 +145,9 @@ def trace_of(path: Path, metadata: Metadata, nodes: list[ChakraNode], rank: int 
             "chakraVersion": metadata.version,
             "chakraAttributes": metadata.attrs,
             **attrs,
-            **_groups(path, found),
+            **_groups(path, diagnostics),
         },
-        diagnostics=tuple(found),
+        diagnostics=tuple(diagnostics),
     )
 
 
@@ -173,12 +173,12 @@ def _row(path: Path, node: ChakraNode) -> _Row:
             raise wrong(f"{attribute.name} = {attribute.value} is beyond 62 bits")
 
     def integer(name: str, default: int, kind: str = "an integer") -> int:
-        found = values.get(name)
-        if found is None:
+        stated = values.get(name)
+        if stated is None:
             return default
-        if not isinstance(found.value, int):
-            raise wrong(f"{name} is a {found.kind}, not {kind}")
-        return int(found.value)
+        if not isinstance(stated.value, int):
+            raise wrong(f"{name} is a {stated.kind}, not {kind}")
+        return int(stated.value)
 
     on_cpu = bool(integer("is_cpu_op", 0, "a bool"))
     if max(node.start_time_micros, node.duration_micros) > _LARGEST // 1000:
@@ -194,15 +194,15 @@ def _row(path: Path, node: ChakraNode) -> _Row:
     )
 
 
-def _rank(path: Path, found: list[Diagnostic]) -> tuple[int, str]:
+def _rank(path: Path, diagnostics: list[Diagnostic]) -> tuple[int, str]:
     match = _RANK.search(path.name)
     if match:
         return int(match.group(1)), "file name"
-    found.append(Diagnostic("rank-assumed", f"{path}: the file name gives no rank (NAME.RANK.et); taken as rank 0"))
+    diagnostics.append(Diagnostic("rank-assumed", f"{path}: the file name gives no rank (NAME.RANK.et); taken as rank 0"))
     return 0, "assumed"
 
 
-def _groups(path: Path, found: list[Diagnostic]) -> dict[str, Any]:
+def _groups(path: Path, diagnostics: list[Diagnostic]) -> dict[str, Any]:
     """The communicators listed in the file's folder, in the form of the metadata that profilers write."""
     file = companions(path.parent).get(Companion.GROUPS)
     if file is None:
@@ -210,7 +210,7 @@ def _groups(path: Path, found: list[Diagnostic]) -> dict[str, Any]:
     try:
         groups = msgspec.json.decode(file.read_bytes(), type=dict[str, list[int]])
     except (msgspec.MsgspecError, UnicodeDecodeError, OSError) as error:
-        found.append(Diagnostic("groups-unreadable", f"{file}: no object of rank lists by group ({error}); left out"))
+        diagnostics.append(Diagnostic("groups-unreadable", f"{file}: no object of rank lists by group ({error}); left out"))
         return {}
     config = [{"pg_name": key, "pg_desc": "", "ranks": ranks} for key, ranks in groups.items()]
     return {"distributedInfo": {"pg_config": config}}

@@ -57,7 +57,7 @@ def parse_json(text: str, source: str = "the text") -> tuple[Metadata, list[Chak
 
 def _objects(text: str, source: str) -> Iterator[dict[str, Any]]:
     decoder = json.JSONDecoder()
-    at = found = 0
+    at = count = 0
     while at < len(text):
         space = re.compile(r"\s*").match(text, at)
         at = space.end() if space else at
@@ -69,8 +69,8 @@ def _objects(text: str, source: str) -> Iterator[dict[str, Any]]:
             raise TraceError(f"{source}: not valid JSON at character {at} ({error}); write it again") from None
         if not isinstance(value, dict):
             raise TraceError(f"{source}: holds something else than objects before character {at}; write it again")
-        check_lengths(source, found, at)
-        found += 1
+        check_lengths(source, count, at)
+        count += 1
         yield value
 
 

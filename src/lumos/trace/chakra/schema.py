@@ -87,5 +87,5 @@ class ChakraNode:
 
     def value(self, name: str) -> Value | None:
         """The value of that attribute, None where there is none."""
-        found = self.attr(name)
-        return None if found is None else found.value
+        attribute = self.attr(name)
+        return None if attribute is None else attribute.value

@@ -124,10 +124,10 @@ def _network(path: Path) -> tuple[int, ...]:
 
 def _setting(path: Path, line: int, header: Sequence[str], before: str) -> int:
     """The number behind a word of the first line."""
-    found = header[header.index(before) + 1 :][:1] if before in header else []
-    if not found or not is_whole(found[0]):
+    following = header[header.index(before) + 1 :][:1] if before in header else []
+    if not following or not is_whole(following[0]):
         raise TraceError(f"{path}: line {line}: {header[0]} needs a number behind {before!r}; write it there")
-    return int(found[0])
+    return int(following[0])
 
 
 def _layer(path: Path, line: int, fields: Sequence[str], policy: Policy, is_first: bool) -> Layer:
@@ -193,10 +193,10 @@ class _Run:
             return 0
         name = f"{layer.name}_{_PHASES[phase]}"
         facts = (Attribute("comm_type", "int64", int(kind)), Attribute("comm_size", "int64", size))
-        found = self._add(f"{name}_{kind.name.lower()}", {self.last}, 0, facts, NodeType.COLL)
-        self.spans[found] = span
+        number = self._add(f"{name}_{kind.name.lower()}", {self.last}, 0, facts, NodeType.COLL)
+        self.spans[number] = span
         late = (Attribute("is_cpu_op", "bool", True),)
-        return self._add(f"{name}_delay", {found}, layer.delay, late) if layer.delay else found
+        return self._add(f"{name}_delay", {number}, layer.delay, late) if layer.delay else number
 
     def _add(self, name: str, awaited: set[int], ns: int, attrs: tuple[Attribute, ...] = (), kind: NodeType = NodeType.COMP) -> int:
         number, deps = len(self.nodes) + 1, tuple(sorted(awaited - {0}))
@@ -209,12 +209,12 @@ def _traces(path: Path, run: _Run, world: int, inner: int) -> Iterator[Trace]:
     """The traces of all ranks, of which `inner` lie next to one another."""
     text = f"{path}: {run.left_out} collectives are of passes in which the policy and the network let no ranks meet; left out"
     for rank in range(world):
-        block, place = divmod(rank, inner)
-        number = {Meeting.ALL: 0, Meeting.INNER: 1 + block, Meeting.OUTER: 1 + world // inner + place}
-        members = {Meeting.INNER: range(rank - place, rank - place + inner), Meeting.OUTER: range(place, world, inner)}
+        block, position = divmod(rank, inner)
+        number = {Meeting.ALL: 0, Meeting.INNER: 1 + block, Meeting.OUTER: 1 + world // inner + position}
+        members = {Meeting.INNER: range(rank - position, rank - position + inner), Meeting.OUTER: range(position, world, inner)}
         named = {span: Attribute("pg_name", "string", str(at)) for span, at in number.items()}
         own = [replace(n, attrs=(*n.attrs, named[run.spans[n.id]])) if n.id in run.spans else n for n in run.nodes]
         trace = trace_of(path, Metadata(), own, rank=rank)
         groups = [{"pg_name": named[span].value, "ranks": list(members[span])} for span in set(run.spans.values()) - {Meeting.ALL}]
-        found = () if rank or not run.left_out else (Diagnostic("collectives-left-out", text),)
-        yield replace(trace, metadata={**trace.metadata, "distributedInfo": {"pg_config": groups}}, diagnostics=trace.diagnostics + found)
+        notes = () if rank or not run.left_out else (Diagnostic("collectives-left-out", text),)
+        yield replace(trace, metadata={**trace.metadata, "distributedInfo": {"pg_config": groups}}, diagnostics=trace.diagnostics + notes)
