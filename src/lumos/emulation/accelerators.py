@@ -29,11 +29,11 @@ def emulated_device(cluster: str) -> Device:
     whose accelerator is neither NVIDIA's nor AMD's, which torch would drive otherwise."""
     if cluster == ON_CPUS:
         return Device(ON_CPUS, "", 0, 0, (0, 0), 8)
-    found = load_cluster(cluster)
-    accelerator = found.accelerator
-    known = next((_DRIVER[name] for name in _DRIVER if accelerator.name.startswith(name) or found.name.startswith(name)), None)
+    loaded = load_cluster(cluster)
+    accelerator = loaded.accelerator
+    known = next((_DRIVER[name] for name in _DRIVER if accelerator.name.startswith(name) or loaded.name.startswith(name)), None)
     if known is None:
         raise UsageError(f"--emulate {cluster}: only NVIDIA's and AMD's accelerators can be emulated ({', '.join(_DRIVER)}), and {ON_CPUS}")
     accelerator.require("memory_bytes")
     memory, processors = accelerator.shown_bytes or 0.0, accelerator.require("cores")
-    return Device(found.name, known[0], int(memory), int(processors), known[1], found.node.devices, OUTSIDE_BYTES)
+    return Device(loaded.name, known[0], int(memory), int(processors), known[1], loaded.node.devices, OUTSIDE_BYTES)

@@ -37,14 +37,14 @@ def mesh_dimensions(process: Process) -> list[MeshDimension]:
     families: dict[int, MeshDimension] = defaultdict(dict)
     for group in process.groups:
         families[group.made] |= dict.fromkeys(group.ranks, group.ranks)
-    smaller = [each for each in families.values() if 1 < len(next(iter(each.values()))) < process.world]
+    smaller = [dimension for dimension in families.values() if 1 < len(next(iter(dimension.values()))) < process.world]
     everyone = list(range(process.world))
     elsewhere: dict[tuple[int | None, ...], list[int]] = {}
     for rank in everyone:
-        elsewhere.setdefault(tuple(_place(each, rank) for each in smaller), []).append(rank)
+        elsewhere.setdefault(tuple(_place(dimension, rank) for dimension in smaller), []).append(rank)
     alike = {rank: ranks for ranks in elsewhere.values() for rank in ranks}
     choices = (smaller, [*smaller, alike], [*smaller, dict.fromkeys(everyone, everyone)])
-    return next(each for each in choices if len(to_run(each)) == process.world)
+    return next(dimensions for dimensions in choices if len(to_run(dimensions)) == process.world)
 
 
 class RankWork(NamedTuple):
@@ -64,27 +64,27 @@ def distinct_work(
         return compared(*ran([one, other]))
 
     last = world - 1
-    if last_ran and all(None not in both and both[0] != both[1] for both in ((_place(each, 0), _place(each, last)) for each in along)):
+    if last_ran and all(None not in both and both[0] != both[1] for both in ((_place(axis, 0), _place(axis, last)) for axis in along)):
         if alike(0, last, same_work):
             return RankWork([0], copies(world, [0], along))
         if alike(0, last, same_but_sizes):
             return RankWork([0, last], {0: list(range(1, last)), last: []})
     start = diagonal(along)
-    beside = [neighbour(each, start) for each in along]
+    beside = [neighbour(axis, start) for axis in along]
     ran([start, *(rank for rank in beside if rank is not None)])
-    changing = [each for each, rank in zip(along, beside, strict=True) if rank is None or not alike(start, rank, same_but_sizes)]
+    changing = [axis for axis, rank in zip(along, beside, strict=True) if rank is None or not alike(start, rank, same_but_sizes)]
     needed = to_run(changing, start)
     ran(needed)
-    found = copies(world, needed, [each for each in along if each not in changing])
+    copies_of = copies(world, needed, [axis for axis in along if axis not in changing])
     for rank in (0, *([last] if last_ran else [])):
-        if rank not in found:
-            leader = next(each for each, others in found.items() if rank in others)
+        if rank not in copies_of:
+            leader = next(original for original, others in copies_of.items() if rank in others)
             if not alike(rank, leader, same_work):
-                found[leader].remove(rank)
-                found[rank] = []
+                copies_of[leader].remove(rank)
+                copies_of[rank] = []
             elif rank == 0:  # it ran first, and stands for the ranks that do the same
-                found[rank] = sorted([leader, *(other for other in found.pop(leader) if other)])
-    return RankWork(sorted(found), dict(sorted(found.items())))
+                copies_of[rank] = sorted([leader, *(other for other in copies_of.pop(leader) if other)])
+    return RankWork(sorted(copies_of), dict(sorted(copies_of.items())))
 
 
 def _place(dimension: MeshDimension, rank: int) -> int | None:
@@ -94,8 +94,8 @@ def _place(dimension: MeshDimension, rank: int) -> int | None:
 def diagonal(along: Sequence[MeshDimension]) -> int:
     """The rank that is one on from rank 0 along every dimension."""
     rank = 0
-    for each in along:
-        group = each.get(rank, [rank])
+    for dimension in along:
+        group = dimension.get(rank, [rank])
         rank = group[(group.index(rank) + 1) % len(group)]
     return rank
 
@@ -103,38 +103,38 @@ def diagonal(along: Sequence[MeshDimension]) -> int:
 def neighbour(dimension: MeshDimension, rank: int) -> int | None:
     """The next rank along a dimension that is not rank 0; None where there is none."""
     group = dimension.get(rank, [rank])
-    place = group.index(rank)
-    return next((other for other in (*group[place + 1 :], *group[:place]) if other), None)
+    position = group.index(rank)
+    return next((other for other in (*group[position + 1 :], *group[:position]) if other), None)
 
 
 def to_run(changing: Iterable[MeshDimension], start: int = 0) -> list[int]:
     """The ranks that are reached from one of them along some dimensions: those that must run, where these change the work."""
-    found, waiting = {start}, [start]
+    reached, waiting = {start}, [start]
     while waiting:
         rank = waiting.pop()
-        more = {other for dimension in changing for other in dimension.get(rank, ())} - found
-        found |= more
+        more = {other for dimension in changing for other in dimension.get(rank, ())} - reached
+        reached |= more
         waiting += more
-    return sorted(found)
+    return sorted(reached)
 
 
 def copies(world: int, run: Iterable[int], unchanging: Sequence[MeshDimension]) -> dict[int, list[int]]:
     """For each rank that ran, the others that do the same. Ranks that no dimension leads to are copies of the first."""
-    found: dict[int, list[int]] = {rank: [] for rank in sorted(run)}
+    others: dict[int, list[int]] = {rank: [] for rank in sorted(run)}
     leader: dict[int, int] = {}
-    for rank in found:
+    for rank in others:
         leader |= {} if rank in leader else dict.fromkeys(to_run(unchanging, rank), rank)
     for rank in range(world):
-        if rank not in found:
-            found[leader.get(rank, min(found))].append(rank)
-    return found
+        if rank not in others:
+            others[leader.get(rank, min(others))].append(rank)
+    return others
 
 
 def same_work(one: Process, other: Process) -> bool:
     """Whether two ranks ask the same of their devices, in the same order: operators with their shapes, calls, and exchanges with their
     sizes within groups of the same dimension."""
     compared: tuple[Callable[[Process], Any], ...] = (_operators, _calls, _exchanges)
-    return all(each(one) == each(other) for each in compared)
+    return all(work_of(one) == work_of(other) for work_of in compared)
 
 
 def same_but_sizes(one: Process, other: Process) -> bool:
@@ -146,54 +146,54 @@ def same_but_sizes(one: Process, other: Process) -> bool:
         _calls,
         _order,
     )
-    return all(each(one) == each(other) for each in kinds)
+    return all(work_of(one) == work_of(other) for work_of in kinds)
 
 
 def _operators(process: Process) -> list[tuple[Any, ...]]:
-    return [(each.name, each.thread, each.stream, _shapes(each.inputs)) for each in (*process.operators, *_launched(process))]
+    return [(call.name, call.thread, call.stream, _shapes(call.inputs)) for call in (*process.operators, *_launched(process))]
 
 
 def _launched(process: Process) -> list[Operator]:
     """The operators of CUDA graphs, as often as these are launched."""
-    return [each for call in process.calls if call.graph >= 0 for each in process.graphs[call.graph]]
+    return [operator for call in process.calls if call.graph >= 0 for operator in process.graphs[call.graph]]
 
 
 def _calls(process: Process) -> list[tuple[Any, ...]]:
-    return [(each.kind, each.stream, each.event, each.exchange) for each in process.calls]
+    return [(call.kind, call.stream, call.event, call.exchange) for call in process.calls]
 
 
 def _exchanges(process: Process) -> list[tuple[Any, ...]]:
     both = zip(_ways(process), process.exchanges, strict=True)
-    return [(*way, each.input_elements, each.output_elements, each.dtype) for way, each in both]
+    return [(*way, exchange.input_elements, exchange.output_elements, exchange.dtype) for way, exchange in both]
 
 
 def _ways(process: Process) -> list[tuple[Any, ...]]:
     """Of each exchange its kind, the dimension of its group, and how far on in the group a peer is."""
     groups = {group.name: group for group in process.groups}
-    found = []
-    for each in process.exchanges:
-        group = groups.get(each.group)
+    ways = []
+    for exchange in process.exchanges:
+        group = groups.get(exchange.group)
         ranks = [] if group is None else group.ranks
-        far = (ranks.index(each.peer) - ranks.index(process.rank)) % len(ranks) if {each.peer, process.rank} <= set(ranks) else 0
-        found.append((each.kind, group and group.made, far * each.kind.is_transfer))
-    return found
+        far = (ranks.index(exchange.peer) - ranks.index(process.rank)) % len(ranks) if {exchange.peer, process.rank} <= set(ranks) else 0
+        ways.append((exchange.kind, group and group.made, far * exchange.kind.is_transfer))
+    return ways
 
 
 def _order(process: Process) -> list[Any]:
-    products = [each for each in process.operators if each.leaf and kind_of(own_name(each.name)) in _PRODUCTS]
-    moments: list[tuple[int, Any]] = [(each.begin, each.name) for each in products]
-    moments += [(each.begin, way) for each, way in zip(process.exchanges, _ways(process), strict=True)]
+    products = [operator for operator in process.operators if operator.leaf and kind_of(own_name(operator.name)) in _PRODUCTS]
+    moments: list[tuple[int, Any]] = [(product.begin, product.name) for product in products]
+    moments += [(exchange.begin, way) for exchange, way in zip(process.exchanges, _ways(process), strict=True)]
     return [what for _, what in sorted(moments, key=lambda moment: moment[0])]
 
 
 def _shapes(arguments: Sequence[Argument]) -> tuple[Any, ...]:
-    found: list[Any] = []
-    for each in arguments:
-        if isinstance(each, Tensor):
-            found.append((each.shape, each.dtype))
-        elif isinstance(each, list):
-            found.append(_shapes(each))
-    return tuple(found)
+    shapes: list[Any] = []
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            shapes.append((argument.shape, argument.dtype))
+        elif isinstance(argument, list):
+            shapes.append(_shapes(argument))
+    return tuple(shapes)
 
 
 def peer_of_copy(copy: int, original: int, exchange: Exchange, own: Group, mapped: Group) -> int:
@@ -201,7 +201,7 @@ def peer_of_copy(copy: int, original: int, exchange: Exchange, own: Group, mappe
     none in the group. own: the group in which the original talks; mapped: the one in which the copy does."""
     if exchange.peer not in own.ranks:
         return -1
-    place = own.ranks.index(exchange.peer)
+    position = own.ranks.index(exchange.peer)
     if exchange.kind.is_transfer and original in own.ranks and copy in mapped.ranks:
-        place += mapped.ranks.index(copy) - own.ranks.index(original)
-    return mapped.ranks[place % len(mapped.ranks)]
+        position += mapped.ranks.index(copy) - own.ranks.index(original)
+    return mapped.ranks[position % len(mapped.ranks)]

@@ -39,7 +39,7 @@ _SCALAR_TYPES = (
 )  # fmt: skip
 _LAYOUTS = ("strided", "sparse_coo", "sparse_csr", "_mkldnn", "sparse_csc", "sparse_bsr", "sparse_bsc", "jagged")
 _FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
-_NUMBERS = {f"torch.{name}": place for names in (_SCALAR_TYPES, _LAYOUTS, _FORMATS) for place, name in enumerate(names)}
+_NUMBERS = {f"torch.{name}": number for names in (_SCALAR_TYPES, _LAYOUTS, _FORMATS) for number, name in enumerate(names)}
 
 _DEVICE = re.compile(r"(cpu|cuda|meta)(:\d+)?")
 #: One argument in the four forms in which the observer writes it: its value, shape, type and stride.
@@ -61,7 +61,7 @@ class TensorIds:
         return dict(zip(("values", "shapes", "types", "strides"), forms, strict=True))
 
     def _together(self, arguments: Iterable[Argument]) -> list[list[Any]]:
-        return [list(each) for each in zip(*map(self._forms, arguments), strict=True)] or [[], [], [], []]
+        return [list(column) for column in zip(*map(self._forms, arguments), strict=True)] or [[], [], [], []]
 
     def _forms(self, argument: Argument) -> _Forms:
         if isinstance(argument, list):
@@ -139,7 +139,7 @@ def _shown(argument: Argument) -> tuple[str, str]:
     if isinstance(argument, Tensor):
         return "", cpp_type(argument.dtype)
     if isinstance(argument, list):
-        return ("", "TensorList") if tensor_list(argument) else (f"[{', '.join(_shown(each)[0] for each in argument)}]", "ScalarList")
+        return ("", "TensorList") if tensor_list(argument) else (f"[{', '.join(_shown(element)[0] for element in argument)}]", "ScalarList")
     return ("", "") if argument is None else (str(argument), "Scalar")
 
 
@@ -179,7 +179,7 @@ def record_ids(process: Process) -> tuple[int, int, int]:
 def own_meetings(process: Process) -> dict[int, tuple[Group, int]]:
     """What the exchanges of the process itself are, by their place in its record: the group, and the peer or root (-1 without)."""
     groups = {group.name: group for group in process.groups}
-    return {i: (groups[each.group], each.peer) for i, each in enumerate(process.exchanges) if each.group in groups}
+    return {i: (groups[exchange.group], exchange.peer) for i, exchange in enumerate(process.exchanges) if exchange.group in groups}
 
 
 class NodeSheet:
@@ -191,15 +191,15 @@ class NodeSheet:
         self._calls = list(_calls(process))
         self._results = _results(process, self._calls)
         self._tensors = TensorIds(self._calls[-1].id + 1 if self._calls else _first_call(process))
-        common = [self._node(each) for each in self._calls if not isinstance(each.what, Exchange)]
+        common = [self._node(call) for call in self._calls if not isinstance(call.what, Exchange)]
         self._common = [b",\n".join(common)] if common else []  # as one, since many ranks may share many nodes
 
     def write(self, path: Path, groups: Sequence[Group], meetings: Mapping[int, tuple[Group, int]]) -> None:
         """Write the file of one rank, compressed. groups: those that it is a member of. meetings: as `own_meetings` has them."""
         head = {"schema": SCHEMA, "pid": PROCESS, "time": "", "start_ts": 0, "lumos": EMULATED.said}
         nodes = [*self._pseudo(groups), *self._common]
-        exchanges = (each for each in self._calls if each.place in meetings and isinstance(each.what, Exchange))
-        nodes += [self._exchange(each, *meetings[each.place]) for each in exchanges]
+        exchanges = (call for call in self._calls if call.place in meetings and isinstance(call.what, Exchange))
+        nodes += [self._exchange(call, *meetings[call.place]) for call in exchanges]
         with compressed(path) as file:
             file.write(msgspec.json.encode(head)[:-1] + b',"nodes":[\n' + b",\n".join(nodes) + b'\n],"finish_ts":0}\n')
 
@@ -207,12 +207,12 @@ class NodeSheet:
         """The nodes of the process, its threads and its groups."""
         empty = self._tensors.written(())
         yield _encoded(1, _PROCESS, 1, empty, empty, _attributes(0, _USER, 0))
-        for place in range(len(self.process.threads)):
-            yield _encoded(2 + place, _THREAD, 1, empty, empty, _attributes(0, _USER, place + 1))
+        for thread in range(len(self.process.threads)):
+            yield _encoded(2 + thread, _THREAD, 1, empty, empty, _attributes(0, _USER, thread + 1))
         if groups:
             names = "pg_name", "pg_desc", "ranks", "group_size", "group_count"
-            facts = ((each.name, each.description, each.ranks, len(each.ranks), len(groups)) for each in groups)
-            listed = [dict(zip(names, each, strict=True)) for each in facts]
+            facts = ((group.name, group.description, group.ranks, len(group.ranks), len(groups)) for group in groups)
+            listed = [dict(zip(names, group_facts, strict=True)) for group_facts in facts]
             given = self._tensors.written([msgspec.json.encode(listed).decode()])
             yield _encoded(2 + len(self.process.threads), _GROUPS, 2, given, empty, _attributes(0, _USER, 1))
 
@@ -245,7 +245,7 @@ class NodeSheet:
             ("global_rank_start", "uint64", start), ("global_rank_stride", "int64", stride), ("pg_name", "string", group.name),
             ("pg_desc", "string", group.description), ("pg_size", "uint64", len(group.ranks)),
         )  # fmt: skip
-        attributes = _attributes(self._ids[2] + call.place, _FUNCTION, exchange.thread + 1) + [_attribute(*each) for each in said]
+        attributes = _attributes(self._ids[2] + call.place, _FUNCTION, exchange.thread + 1) + [_attribute(*attribute) for attribute in said]
         return _encoded(call.id, "record_param_comms", call.parent, self._tensors.written(given), self._tensors.written(()), attributes)
 
 
@@ -258,12 +258,12 @@ def _calls(process: Process) -> Iterator[_Call]:
     """Everything that the record has but calls of modules, which torch's observer does not see, in the order in which it began, each with
     its caller on its thread."""
     lists: tuple[Sequence[Operator | Mark | Exchange], ...] = (process.marks, process.operators, process.exchanges)
-    every = [(kind, place, each) for kind, things in enumerate(lists) for place, each in enumerate(things) if not _is_module(each)]
+    every = [(kind, position, entry) for kind, things in enumerate(lists) for position, entry in enumerate(things) if not _is_module(entry)]
     every.sort(key=lambda one: (one[2].begin, -one[2].end, *one[:2]))
-    around = dict(enclosed((each.thread, each.begin, each.end, number) for number, (_, _, each) in enumerate(every)))
+    around = dict(enclosed((entry.thread, entry.begin, entry.end, number) for number, (_, _, entry) in enumerate(every)))
     first = _first_call(process)
-    for number, (_, place, each) in enumerate(every):
-        yield _Call(first + number, first + around[number][-1] if around[number] else 2 + each.thread, each, place)
+    for number, (_, position, entry) in enumerate(every):
+        yield _Call(first + number, first + around[number][-1] if around[number] else 2 + entry.thread, entry, position)
 
 
 def _is_module(what: Operator | Mark | Exchange) -> bool:
@@ -272,16 +272,16 @@ def _is_module(what: Operator | Mark | Exchange) -> bool:
 
 def _results(process: Process, calls: Sequence[_Call]) -> list[list[Argument]]:
     """What each operator of the record gives."""
-    place_of = {each.id: each.place for each in calls if isinstance(each.what, Operator)}
-    found: list[list[Argument]] = [[] for _ in process.operators]
+    place_of = {call.id: call.place for call in calls if isinstance(call.what, Operator)}
+    results: list[list[Argument]] = [[] for _ in process.operators]
     last: dict[int, list[Argument]] = {}  # by place: the results of the last operator that it called
-    for each in reversed(calls):
-        if isinstance(each.what, Operator):
-            found[each.place] = _given(each.what, process.schemas.get(signature(each.what), ""), last.pop(each.place, []))
-            caller = place_of.get(each.parent, -1)
-            if caller >= 0 and found[each.place]:
-                last.setdefault(caller, found[each.place])
-    return found
+    for call in reversed(calls):
+        if isinstance(call.what, Operator):
+            results[call.place] = _given(call.what, process.schemas.get(signature(call.what), ""), last.pop(call.place, []))
+            caller = place_of.get(call.parent, -1)
+            if caller >= 0 and results[call.place]:
+                last.setdefault(caller, results[call.place])
+    return results
 
 
 def _given(operator: Operator, schema: str, of_last: list[Argument]) -> list[Argument]:

@@ -53,10 +53,10 @@ class Tried(NamedTuple):
 
 def filled_in(command: Sequence[str], name: str, value: int) -> list[str]:
     """The command with a number in the place of `{name}`. Raises UsageError where it has no such place."""
-    place = f"{{{name}}}"
-    if not any(place in each for each in command):
-        raise UsageError(f"--fit {name}: the command has no {place}; write it where the number belongs, as in --batch {place}")
-    return [each.replace(place, str(value)) for each in command]
+    placeholder = f"{{{name}}}"
+    if not any(placeholder in word for word in command):
+        raise UsageError(f"--fit {name}: the command has no {placeholder}; write it where the number belongs, as in --batch {placeholder}")
+    return [word.replace(placeholder, str(value)) for word in command]
 
 
 def largest_that_fits(name: str, run: Callable[[int], list[Process]], said: Callable[[Tried], None]) -> tuple[list[Process], list[Tried]]:
@@ -69,8 +69,8 @@ def largest_that_fits(name: str, run: Callable[[int], list[Process]], said: Call
     best: list[Process] = []
     value: int | None = 1
     while value is not None:
-        found, one = _try(run, value)
-        best = found or best
+        processes, one = _try(run, value)
+        best = processes or best
         tried.append(one)
         said(one)
         value = next_value(name, tried)
@@ -79,8 +79,8 @@ def largest_that_fits(name: str, run: Callable[[int], list[Process]], said: Call
 
 def next_value(name: str, tried: Sequence[Tried]) -> int | None:
     """What to try after these, None where one fits and the next does not. Raises LumosError as `largest_that_fits`."""
-    fitting = sorted(each for each in tried if each.fits)
-    above = min((each.value for each in tried if not each.fits), default=None)
+    fitting = sorted(attempt for attempt in tried if attempt.fits)
+    above = min((attempt.value for attempt in tried if not attempt.fits), default=None)
     if not fitting:
         raise LumosError(f"--fit {name}: 1 does not fit: {tried[-1].reason}")
     low = fitting[-1]
@@ -103,13 +103,13 @@ def next_value(name: str, tried: Sequence[Tried]) -> int | None:
 
 def _try(run: Callable[[int], list[Process]], value: int) -> tuple[list[Process], Tried]:
     try:
-        found = run(value)
+        processes = run(value)
     except DeviceFullError as full:
         return [], Tried(value, 0, 0, 0, str(full))
-    most = max((peak(each) for each in found), key=lambda each: (each.reserved_bytes, each.allocated_bytes))
-    shrank = next((note for each in found for note in each.notes if note.code == _SHRANK), None)
+    most = max((peak(process) for process in processes), key=lambda highest: (highest.reserved_bytes, highest.allocated_bytes))
+    shrank = next((note for process in processes for note in process.notes if note.code == _SHRANK), None)
     reason = f"{shrank.where}: {shrank.message}" if shrank else ""
-    return [] if reason else found, Tried(value, most.allocated_bytes, most.reserved_bytes, most.room_bytes, reason)
+    return [] if reason else processes, Tried(value, most.allocated_bytes, most.reserved_bytes, most.room_bytes, reason)
 
 
 #: The name of the folder of a command without a number to try.
@@ -181,34 +181,34 @@ def emulate(
             asked = filled_in(command, fit, value) if fit else command
             return records(Launched(asked, device, ranks, steps, warmup, inner, limit_s, random_weights, traceback), progress)
 
-        found, tried = largest_that_fits(fit, run, said) if fit else (run(_ONLY), [])
-        written = _execution_traces(folder, found) if device.is_cpu else write_traces(folder, found, load_cluster(cluster))
-        largest = max((each.value for each in tried if each.fits), default=_ONLY)
+        processes, tried = largest_that_fits(fit, run, said) if fit else (run(_ONLY), [])
+        written = _execution_traces(folder, processes) if device.is_cpu else write_traces(folder, processes, load_cluster(cluster))
+        largest = max((attempt.value for attempt in tried if attempt.fits), default=_ONLY)
         for snapshot in (Path(work) / str(largest) / SNAPSHOTS).glob("*"):
             shutil.copy(snapshot, folder)
-    peaks = [] if device.is_cpu else [peak(each) for each in found]
-    most, operators = max((each.allocated_bytes for each in peaks), default=0), sum(len(each.operators) for each in found)
-    notes = [*_diagnostics(found), *written.diagnostics]
-    return Emulated(ranks, [each.rank for each in found], operators, most, peaks, written.span_ns, list(written.files), notes, tried)
+    peaks = [] if device.is_cpu else [peak(process) for process in processes]
+    most, operators = max((highest.allocated_bytes for highest in peaks), default=0), sum(len(process.operators) for process in processes)
+    notes, distinct = [*_diagnostics(processes), *written.diagnostics], [process.rank for process in processes]
+    return Emulated(ranks, distinct, operators, most, peaks, written.span_ns, list(written.files), notes, tried)
 
 
-def _execution_traces(folder: str | os.PathLike[str], found: Sequence[Process]) -> WrittenTraces:
-    names = [execution_trace_name(each.rank) for each in found]
+def _execution_traces(folder: str | os.PathLike[str], processes: Sequence[Process]) -> WrittenTraces:
+    names = [execution_trace_name(process.rank) for process in processes]
     check_only_own(folder, _TRACES, names)
     with new_folder(folder) as draft:
-        for each, name in zip(found, names, strict=True):
-            NodeSheet(each).write(draft / name, each.groups, own_meetings(each))
-    return WrittenTraces(tuple(str(Path(folder) / name) for name in names), len(found), None, ())
+        for process, name in zip(processes, names, strict=True):
+            NodeSheet(process).write(draft / name, process.groups, own_meetings(process))
+    return WrittenTraces(tuple(str(Path(folder) / name) for name in names), len(processes), None, ())
 
 
 def _diagnostics(processes: Sequence[Process]) -> list[Diagnostic]:
     """The assumptions of all ranks, each once."""
-    found: dict[tuple[str, str], Diagnostic] = {}
+    diagnostics: dict[tuple[str, str], Diagnostic] = {}
     for process in processes:
         for note in process.notes:
             where = f" ({note.where}{f', {note.count} times' if note.count > 1 else ''})" if note.where else ""
-            found.setdefault((note.code, note.where), Diagnostic(note.code, note.message + where))
+            diagnostics.setdefault((note.code, note.where), Diagnostic(note.code, note.message + where))
     if processes[0].world > 1 and not any(process.groups for process in processes):
         message = "the ranks form no process group, so that each trains a model of its own: start the script as you do on several devices"
-        found["no-process-group", ""] = Diagnostic("no-process-group", message)
-    return list(found.values())
+        diagnostics["no-process-group", ""] = Diagnostic("no-process-group", message)
+    return list(diagnostics.values())

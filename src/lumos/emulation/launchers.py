@@ -37,10 +37,10 @@ _LAUNCHERS = (
 def launcher_in(command: Sequence[str]) -> tuple[Launcher | None, Sequence[str]]:
     """The launcher of a command and the words after it. It may stand behind what starts it (`env X=1 torchrun`, `python -u -m
     torch.distributed.run`), but not behind a script or another module; None without one."""
-    for place, (before, word) in enumerate(pairwise(("", *command)), 1):
-        found = next((each for each in _LAUNCHERS if word.rpartition("/")[2] in each.names), None)
-        if found is not None:
-            return found, command[place:]
+    for position, (before, word) in enumerate(pairwise(("", *command)), 1):
+        launcher = next((candidate for candidate in _LAUNCHERS if word.rpartition("/")[2] in candidate.names), None)
+        if launcher is not None:
+            return launcher, command[position:]
         if before == "-m" or word.endswith(".py"):
             break
     return None, ()
@@ -51,17 +51,17 @@ def launched_ranks(command: Sequence[str]) -> int | None:
     launcher, told = launcher_in(command)
     if launcher is None:
         return None
-    found = 1
+    ranks = 1
     for spellings, default in zip(launcher.factors, launcher.default, strict=True):
         value = _value(told, spellings)
         if value is not None and not value.isdigit():
             return None
-        found *= default if value is None else int(value)
-    return found or None
+        ranks *= default if value is None else int(value)
+    return ranks or None
 
 
 def _value(words: Sequence[str], spellings: Sequence[str]) -> str | None:
     """The last value of an option, as `--option value` or `--option=value`; None where it is not given."""
     pairs = ((word.partition("="), following) for word, following in pairwise((*words, "")))
-    found = [value if equals else following for (name, equals, value), following in pairs if name in spellings]
-    return found[-1] if found else None
+    values = [value if equals else following for (name, equals, value), following in pairs if name in spellings]
+    return values[-1] if values else None

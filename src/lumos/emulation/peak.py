@@ -43,10 +43,10 @@ class Peak(NamedTuple):
 
     def by_kind(self) -> dict[MemoryKind, int]:
         """Bytes of each kind, the most first."""
-        found: Counter[MemoryKind] = Counter()
-        for each in self.held:
-            found[each.kind] += each.bytes
-        return dict(found.most_common())
+        sizes: Counter[MemoryKind] = Counter()
+        for holding in self.held:
+            sizes[holding.kind] += holding.bytes
+        return dict(sizes.most_common())
 
 
 def peak(process: Process) -> Peak:
@@ -54,31 +54,31 @@ def peak(process: Process) -> Peak:
     changes = process.allocations
     if not changes:
         return Peak(process.rank, 0, 0, process.room, 0, "", "", [])
-    place = max(range(len(changes)), key=lambda i: (changes[i].allocated, i))
-    operator, module = _running(process, changes[place].position)
-    reserved = max(each.reserved for each in changes)
-    in_steps = max((each.allocated for each in changes if each.position), default=changes[-1].allocated)
-    held = holdings(changes[: place + 1], {each.storage: (each.kind, each.module) for each in process.owners})
-    return Peak(process.rank, changes[place].allocated, reserved, process.room, in_steps, operator, module, held)
+    highest = max(range(len(changes)), key=lambda i: (changes[i].allocated, i))
+    operator, module = _running(process, changes[highest].position)
+    reserved = max(change.reserved for change in changes)
+    in_steps = max((change.allocated for change in changes if change.position), default=changes[-1].allocated)
+    held = holdings(changes[: highest + 1], {owner.storage: (owner.kind, owner.module) for owner in process.owners})
+    return Peak(process.rank, changes[highest].allocated, reserved, process.room, in_steps, operator, module, held)
 
 
 def holdings(changes: Iterable[Allocation], owners: dict[int, tuple[MemoryKind, str]]) -> list[Held]:
     """What is held after some changes, by kind and module, the most first."""
     live: Counter[int] = Counter()
-    for each in changes:
-        live[each.storage] += each.bytes
-    found: Counter[tuple[MemoryKind, str]] = Counter()
+    for change in changes:
+        live[change.storage] += change.bytes
+    sizes: Counter[tuple[MemoryKind, str]] = Counter()
     for storage, size in live.items():
         if size:
             kind, module = owners.get(storage, (MemoryKind.TEMPORARY, ""))
-            parts = ("*" if each.isdigit() else each for each in module.split("."))  # a star for numbers in a row
-            found[kind, ".".join(name for name, _ in groupby(parts))] += size
-    return [Held(kind, module, size) for (kind, module), size in found.most_common()]
+            parts = ("*" if part.isdigit() else part for part in module.split("."))  # a star for numbers in a row
+            sizes[kind, ".".join(name for name, _ in groupby(parts))] += size
+    return [Held(kind, module, size) for (kind, module), size in sizes.most_common()]
 
 
 def _running(process: Process, position: int) -> tuple[str, str]:
     """The innermost operator and module at a reading of the counter, "" where there is none."""
-    operator = max((each for each in process.operators if each.begin <= position <= each.end), key=lambda each: each.begin, default=None)
-    around = (each for each in process.marks if each.name.startswith(MODULE_PREFIX) and each.begin <= position <= each.end)
-    module = max(around, key=lambda each: each.begin, default=None)
+    operator = max((call for call in process.operators if call.begin <= position <= call.end), key=lambda call: call.begin, default=None)
+    around = (mark for mark in process.marks if mark.name.startswith(MODULE_PREFIX) and mark.begin <= position <= mark.end)
+    module = max(around, key=lambda mark: mark.begin, default=None)
     return operator.name if operator else "", module.name.removeprefix(MODULE_PREFIX) if module else ""

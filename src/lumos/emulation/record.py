@@ -241,7 +241,7 @@ def enclosed(spans: Iterable[tuple[int, int, int, int]]) -> Iterator[tuple[int, 
     for thread, begin, end, number in sorted(spans, key=lambda span: (span[0], span[1], -span[2], span[3])):
         while around and (around[-1][0] != thread or around[-1][1] < begin):
             around.pop()
-        yield number, [each for _, _, each in around]
+        yield number, [outer for _, _, outer in around]
         around.append((thread, end, number))
 
 

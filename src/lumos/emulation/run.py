@@ -87,8 +87,8 @@ class Processes:
         except BaseException:
             with self._lock:
                 self._ended = True
-                for each in list(self._guards):
-                    each.communicate()
+                for guard in list(self._guards):
+                    guard.communicate()
             raise
 
     def _start(self, settings: EmulationSettings) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
@@ -163,15 +163,15 @@ def records(job: Launched, progress: Callable[[int, int], None] | None = None) -
         return [read[rank] for rank in ranks]
 
     needed, alike = distinct_work(job.ranks, mesh_dimensions(first), ran, last_ran)
-    found = [msgspec.structs.replace(each, copies=alike[each.rank]) for each in ran(needed)]
+    distinct = [msgspec.structs.replace(process, copies=alike[process.rank]) for process in ran(needed)]
     if needed[-1] == last and len(needed) < 4 and not alike[last] and any(alike.values()):
         message = f"ranks before the last count as rank {needed[-2]}: the last one does the same on parts of other sizes, or other work"
-        found[0].notes.append(record.Assumption("last-rank-apart", message))
+        distinct[0].notes.append(record.Assumption("last-rank-apart", message))
     for rank in read.keys() - set(needed):
         _file(job, rank).unlink()
-    for each in found:
-        record.write_record(each, _file(job, each.rank))
-    return found
+    for process in distinct:
+        record.write_record(process, _file(job, process.rank))
+    return distinct
 
 
 def first_rank(job: Launched) -> record.Process:

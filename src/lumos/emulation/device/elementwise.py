@@ -56,7 +56,7 @@ def elementwise(name: str, size: int, results: Sequence[Tensor], inputs: Sequenc
     if shape is None:
         return Traffic(size, 1, STRIDED)
     elements, steps = math.prod(shape), _iterated(operands, shape)
-    contiguous = len(steps) < 2 and all(step == 1 for each in steps for step in each)
+    contiguous = len(steps) < 2 and all(step == 1 for dimension in steps for step in dimension)
     casts, count = _casts(name, operands), len(operands)
     function = _FUNCTIONS.get(name, _FEW)
     if contiguous and not casts:
@@ -64,7 +64,7 @@ def elementwise(name: str, size: int, results: Sequence[Tensor], inputs: Sequenc
     issued = function + count * (_CAST if contiguous else _STRIDED_OPERAND + casts * _STRIDED_CAST)
     if not contiguous:
         issued += _STRIDED + len(steps) * (_DIMENSION + _DIMENSION_OPERAND * count)
-    beside = all(step in (0, 1) for each in steps[:1] for step in each)
+    beside = all(step in (0, 1) for dimension in steps[:1] for step in dimension)
     return Traffic(size, 1, POINTWISE if beside else STRIDED, elements * issued, elements)
 
 
@@ -73,20 +73,20 @@ def _casts(name: str, operands: Sequence[Tensor]) -> bool:
     types = [DType.parse(tensor.dtype) for tensor in operands]
     if name in ("copy", "_to_copy"):
         return types[0] != types[-1] and not (types[-1] is DType.FP32 and types[0] in _FROM_FP32)
-    return len({each for each in types if each in (DType.FP64, DType.FP32, DType.BF16, DType.FP16)}) > 1
+    return len({dtype for dtype in types if dtype in (DType.FP64, DType.FP32, DType.BF16, DType.FP16)}) > 1
 
 
 def _iterated(operands: Sequence[Tensor], shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The dimensions that a kernel iterates over, from the innermost: of each, how many elements every operand steps on."""
     known = [_steps(tensor, shape) for tensor in operands]
     dims = [dim for dim, length in enumerate(shape) if length != 1]
-    order = next((each for each in known if each is not None and all(each[dim] for dim in dims)), None)
+    order = next((strides for strides in known if strides is not None and all(strides[dim] for dim in dims)), None)
     dims.sort(key=lambda dim: -dim if order is None else order[dim])
     out: list[tuple[int, ...]] = []
     ends: tuple[int, ...] = ()  # where each operand would step on, if the dimension continued the one before
     dense = 1  # a tensor whose layout is not known follows the order of the others without gaps
     for dim in dims:
-        step = tuple(dense if each is None else each[dim] for each in known)
+        step = tuple(dense if strides is None else strides[dim] for strides in known)
         if not out or step != ends:
             out.append(step)
         ends = tuple(one * shape[dim] for one in step)
@@ -120,12 +120,12 @@ def of_lists(name: str, operator: Operator) -> list[Launch] | None:
     """What an operator over lists of this base name launches; None where it is none."""
     if not name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach_")):
         return None
-    lists = [found for argument in operator.inputs if (found := tensor_list(argument))]
+    lists = [listed for argument in operator.inputs if (listed := tensor_list(argument))]
     # whole tensors, rather than one number each, such as the steps of an optimizer
     depth = [tensors for tensors in lists if len(tensors) == len(lists[0]) and any(shown_elements(tensor) > 1 for tensor in tensors)]
     if not depth:
         return []
-    results = [found for argument in operator.outputs if (found := tensor_list(argument))]
+    results = [listed for argument in operator.outputs if (listed := tensor_list(argument))]
     separate = bool(results) and results[0][0].storage != lists[0][0].storage
     moved = _traffic(name, depth)
     all_dense = all(dense(tensor) for tensors in (*depth, *(results if separate else [])) for tensor in tensors)

@@ -81,8 +81,8 @@ def write_traces(
             _write(draft, job, program, ranks, timeline, cluster)
             _write_execution_traces(draft, job, program, ranks)
     span = int(timeline.end.max(initial=0) - timeline.start.min(initial=0))
-    found = (*_unknown(kernels), *pricer.diagnostics, *left_out)
-    return WrittenTraces(tuple(str(Path(folder) / name) for name in names), len(job.of), span, tuple(dict.fromkeys(found)))
+    diagnostics = (*_unknown(kernels), *pricer.diagnostics, *left_out)
+    return WrittenTraces(tuple(str(Path(folder) / name) for name in names), len(job.of), span, tuple(dict.fromkeys(diagnostics)))
 
 
 def _chosen(job: Ranks) -> tuple[list[int], tuple[Diagnostic, ...]]:
@@ -240,7 +240,7 @@ class Sheet:
 
     def _memory(self, at: _Times) -> Iterator[str]:
         process = self.program.process
-        for i, place in self.program.allocations.items():
+        for i, position in self.program.allocations.items():
             allocation = process.allocations[i]
             if not allocation.bytes:
                 continue
@@ -249,8 +249,8 @@ class Sheet:
                 f'"Addr":{(allocation.storage + 1) * BLOCK},"Device Id":{DEVICE},"Device Type":1'
             )
             yield (
-                f'{{"ph":"i","cat":"cpu_instant_event","s":"t","name":"[memory]","pid":{PROCESS},"tid":{THREAD + place.thread}'
-                f',"ts":{kineto.microseconds(at.begin(place) + ORIGIN)},"args":{{{args}}}}}'
+                f'{{"ph":"i","cat":"cpu_instant_event","s":"t","name":"[memory]","pid":{PROCESS},"tid":{THREAD + position.thread}'
+                f',"ts":{kineto.microseconds(at.begin(position) + ORIGIN)},"args":{{{args}}}}}'
             )
 
 
@@ -260,18 +260,18 @@ class _Times:
     def __init__(self, program: DeviceProgram, start: Sequence[int], end: Sequence[int]) -> None:
         self.start, self.end, self._threads = start, end, program.by_thread
 
-    def begin(self, place: HostPlace) -> int:
-        """The time of a place where something begins: after all waiting."""
-        tasks = self._threads[place.thread]
-        if place.task < len(tasks):
-            return self.start[tasks[place.task]] + place.ns
+    def begin(self, position: HostPlace) -> int:
+        """The time of a position where something begins: after all waiting."""
+        tasks = self._threads[position.thread]
+        if position.task < len(tasks):
+            return self.start[tasks[position.task]] + position.ns
         return self.end[tasks[-1]] if tasks else 0
 
     def span(self, span: Span) -> tuple[int, int]:
         """Begin and end in the time of the file; something ends before what comes next waits."""
-        tasks, place = self._threads[span.end.thread], span.end
+        tasks, position = self._threads[span.end.thread], span.end
         begin = self.begin(span.begin)
-        end = self.begin(place) if place.ns or not place.task else self.end[tasks[place.task - 1]]
+        end = self.begin(position) if position.ns or not position.task else self.end[tasks[position.task - 1]]
         return begin + ORIGIN, max(begin, end) + ORIGIN
 
 

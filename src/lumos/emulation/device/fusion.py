@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 def compiled(process: Process) -> dict[int, int]:
     """The region of every operator that belongs to a compiled function or to its backward pass: its own, or that of what it calls or is
     called by."""
-    found = {i: each.region for i, each in enumerate(process.operators) if each.region >= 0}
-    nested = list(enclosed((each.thread, each.begin, each.end, i) for i, each in enumerate(process.operators))) if found else []
+    regions = {i: call.region for i, call in enumerate(process.operators) if call.region >= 0}
+    nested = list(enclosed((call.thread, call.begin, call.end, i) for i, call in enumerate(process.operators))) if regions else []
     for i, around in nested:
-        if i in found:
-            found |= {other: found[i] for other in around if other not in found}
-    return found | {i: found[around[-1]] for i, around in nested if i not in found and around and around[-1] in found}
+        if i in regions:
+            regions |= {other: regions[i] for other in around if other not in regions}
+    return regions | {i: regions[around[-1]] for i, around in nested if i not in regions and around and around[-1] in regions}
 
 
 #: Classes of kernels that are fused, the one that a kernel of several takes first.
@@ -65,19 +65,19 @@ class _Fusion:
     """Goes through the operators and exchanges in their order, and keeps what is to be fused until it is needed."""
 
     def __init__(self, process: Process, own: Sequence[list[Launch]], regions: dict[int, int]) -> None:
-        self.process, self.regions, self.out = process, regions, [list(each) for each in own]
+        self.process, self.regions, self.out = process, regions, [list(launches) for launches in own]
         self.pieces = {i: piece for i in regions if (piece := _piece(process.operators[i], self.out[i])) is not None}
-        self.in_memory = {each.storage for each in process.allocations if each.bytes > 0}
+        self.in_memory = {allocation.storage for allocation in process.allocations if allocation.bytes > 0}
         self.waiting: set[int] = set()
         self.makers: dict[int, list[int]] = defaultdict(list)
         self.sources: dict[int, dict[int, int]] = {}  # of a storage that is never written: what it is made from again, with bytes
 
     def run(self) -> list[list[Launch]]:
         operators = self.process.operators
-        moments: list[tuple[int, int, set[int]]] = [(each.begin, -1, set(each.storages)) for each in self.process.exchanges]
-        for i, each in enumerate(operators):
-            works = each.leaf and self.out[i]
-            moments.append((each.begin, i, {tensor.storage for tensor in tensors_of(each.inputs)} if works else set()))
+        moments: list[tuple[int, int, set[int]]] = [(exchange.begin, -1, set(exchange.storages)) for exchange in self.process.exchanges]
+        for i, operator in enumerate(operators):
+            works = operator.leaf and self.out[i]
+            moments.append((operator.begin, i, {tensor.storage for tensor in tensors_of(operator.inputs)} if works else set()))
         moments.sort(key=lambda moment: moment[0])
         ends = {self.regions[i]: i for _, i, _ in moments if i in self.regions}
         last = -1  # the operator of a region that came last
@@ -93,19 +93,19 @@ class _Fusion:
             if i in self.regions:
                 last = i
                 if ends[self.regions[i]] == i:
-                    self.out[i] += self._kernels({each for each in self.waiting if self.regions[each] == self.regions[i]})
+                    self.out[i] += self._kernels({other for other in self.waiting if self.regions[other] == self.regions[i]})
         return self.out
 
     def _needed(self, storages: set[int]) -> set[int]:
         """The waiting operators that make these storages, or what they are made from."""
-        found: set[int] = set()
+        needed: set[int] = set()
         todo = list(storages)
         while todo:
             for i in self.makers.get(todo.pop(), ()):
-                if i in self.waiting and i not in found:
-                    found.add(i)
+                if i in self.waiting and i not in needed:
+                    needed.add(i)
                     todo += self.pieces[i].reads
-        return found
+        return needed
 
     def _kernels(self, chosen: set[int]) -> list[Launch]:
         """One kernel for each group of the chosen operators that pass something on to each other."""
@@ -114,7 +114,7 @@ class _Fusion:
         for i in sorted(chosen):
             touched = self.pieces[i].reads.keys() | self.pieces[i].writes.keys()
             joined = [group for group in groups if any(touched & self.pieces[other].writes.keys() for other in group)]
-            groups = [each for each in groups if each not in joined] + [[*(other for group in joined for other in group), i]]
+            groups = [group for group in groups if group not in joined] + [[*(other for group in joined for other in group), i]]
         made = (self._kernel([self.pieces[i] for i in sorted(group)]) for group in groups)
         return [launch for launch in made if launch is not None]
 
@@ -164,7 +164,7 @@ def _add(reads: dict[int, int], more: dict[int, int]) -> None:
 
 def _by_storage(tensors: Sequence[Tensor]) -> dict[int, int]:
     """Bytes of each storage that the tensors show: different parts of it add up, and the same part counts once."""
-    found: dict[int, int] = defaultdict(int)
+    sizes: dict[int, int] = defaultdict(int)
     for tensor in dict.fromkeys(tensors):
-        found[tensor.storage] += nbytes(tensor)
-    return dict(found)
+        sizes[tensor.storage] += nbytes(tensor)
+    return dict(sizes)

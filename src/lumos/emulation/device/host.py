@@ -52,8 +52,8 @@ class OperatorTree(NamedTuple):
     @classmethod
     def of(cls, process: Process, launches: Sequence[Sized]) -> OperatorTree:
         """launches: what each operator launches itself."""
-        spans = [(each.thread, each.begin, each.end, i) for i, each in enumerate(process.operators)]
-        spans += [(each.thread, each.begin, each.end, -1) for each in process.exchanges]
+        spans = [(operator.thread, operator.begin, operator.end, i) for i, operator in enumerate(process.operators)]
+        spans += [(exchange.thread, exchange.begin, exchange.end, -1) for exchange in process.exchanges]
         tree = cls(set(), set())
         for i, around in enclosed(spans):
             if i >= 0:

@@ -64,7 +64,7 @@ class Walk:
     def __init__(self, process: Process, kernels: Kernels, host: Mapping[HostClass, int], cluster: Cluster) -> None:
         self.process, self.host, self.cluster = process, host, cluster
         self.launches, self.regions = launched(process, kernels)
-        self.graphs = [[launch for each in graph for launch in kernels(each)] for graph in process.graphs]
+        self.graphs = [[launch for operator in graph for launch in kernels(operator)] for graph in process.graphs]
         self.tree = OperatorTree.of(process, self.launches)
         self.outermost: dict[int, int] = {}  # by thread: the last operator that no other called
         self.program = DeviceProgram(process)
@@ -92,8 +92,8 @@ class Walk:
         yield from _spans(0, process.marks, self._mark_begins, partial(self._close, program.marks))
         yield from _spans(1, process.operators, self._operator_begins, self._operator_ends)
         yield from _spans(2, process.exchanges, self._exchange_begins, partial(self._close, program.exchanges))
-        yield from (Moment(each.position, 3, each.thread, i, self._call) for i, each in enumerate(process.calls))
-        yield from (Moment(each.position, 4, -1, i, self._allocation) for i, each in enumerate(process.allocations))
+        yield from (Moment(call.position, 3, call.thread, i, self._call) for i, call in enumerate(process.calls))
+        yield from (Moment(allocation.position, 4, -1, i, self._allocation) for i, allocation in enumerate(process.allocations))
 
     # ---------------------------------------------------------------- rows
 
@@ -214,8 +214,8 @@ class Walk:
                 self._synchronise("cudaDeviceSynchronize", streams.last())
             case CallKind.LAUNCH_GRAPH:
                 launch = self.threads.call("cudaGraphLaunch", Kind.LAUNCH, self.host[HostClass.LAUNCH])
-                for each in self.graphs[call.graph]:
-                    self.threads.issue(launch, self.threads.stream(call.stream), _KINDS[each.engine], each.name, each.work)
+                for node in self.graphs[call.graph]:
+                    self.threads.issue(launch, self.threads.stream(call.stream), _KINDS[node.engine], node.name, node.work)
             case CallKind.READ_VALUE:
                 self._read(call)
 
@@ -232,9 +232,9 @@ class Walk:
 def _spans(
     order: int, rows: Iterable[Mark | Operator | Exchange], begins: Callable[[int], None], ends: Callable[[int], None]
 ) -> Iterator[Moment]:  # fmt: skip
-    for i, each in enumerate(rows):
-        yield Moment(each.begin, order, each.thread, i, begins)
-        yield Moment(each.end, 7 - order, each.thread, i, ends)
+    for i, row in enumerate(rows):
+        yield Moment(row.begin, order, row.thread, i, begins)
+        yield Moment(row.end, 7 - order, row.thread, i, ends)
 
 
 #: Kinds without a cost model of their own, and the one that moves as much: a barrier is an all-reduce of one element, and from one rank

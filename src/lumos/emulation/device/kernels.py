@@ -89,15 +89,15 @@ class Kernels:
             return []
         name = own_name(operator.name)
         for priced in (product_kernels, fused_attention, recurrent_kernels, normalisation_kernels):
-            if (found := priced(name, operator, self.accelerator)) is not None:
-                return found
+            if (launches := priced(name, operator, self.accelerator)) is not None:
+                return launches
         for moved in (copy_kernels, joined_kernels, of_lists, table_kernels):
-            if (found := moved(name, operator)) is not None:
-                return found
-        found = unlisted(name, operator)
-        if found:
+            if (launches := moved(name, operator)) is not None:
+                return launches
+        launches = unlisted(name, operator)
+        if launches:
             self.unknown[operator.name] = self.unknown.get(operator.name, 0) + 1
-        return found
+        return launches
 
 
 def on_device(operator: Operator) -> bool:
@@ -131,7 +131,7 @@ def unlisted(name: str, operator: Operator) -> list[Launch]:
     nothing writes into what it is given."""
     inputs, outputs = list(tensors_of(operator.inputs)), results_of(operator)
     given = {tensor.storage for tensor in inputs}
-    returns = any(each is not None for each in operator.outputs)
+    returns = any(output is not None for output in operator.outputs)
     if returns and not operator.name.endswith("_") and all(tensor.storage in given for tensor in outputs):
         return []
     size = sum(map(nbytes, inputs)) + sum(map(nbytes, outputs))
@@ -205,7 +205,7 @@ def joined_kernels(name: str, operator: Operator) -> list[Launch] | None:
 
 def _pieces(inputs: Sequence[Tensor], operator: Operator) -> list[int]:
     """Bytes that each tensor puts beside each other into the result."""
-    dim = next((each for each in operator.inputs if isinstance(each, int)), 0) % len(inputs[0].shape)
+    dim = next((argument for argument in operator.inputs if isinstance(argument, int)), 0) % len(inputs[0].shape)
     return [math.prod(tensor.shape[dim:]) * width(tensor.dtype) for tensor in inputs]
 
 
@@ -220,16 +220,16 @@ def normalisation_kernels(name: str, operator: Operator, accelerator: Accelerato
     """What the operator of this base name ("native_batch_norm") launches; None where it is another, or the table of operators has it."""
     inputs = list(tensors_of(operator.inputs))
     name = name.replace("cudnn", "native") if accelerator.vendor == "AMD" else name  # whose library takes other types, or other layouts
-    if name == "native_layer_norm" and inputs and (shape := next((each for each in operator.inputs[1:2] if isinstance(each, list)), None)):
+    if name == "native_layer_norm" and inputs and (shape := next((axes for axes in operator.inputs[1:2] if isinstance(axes, list)), None)):
         row = math.prod(size for size in shape if isinstance(size, int))
         return None if row % _AT_ONCE == 0 else [
             Launch("RowwiseMomentsCUDAKernel", Traffic(nbytes(inputs[0]), 1, REDUCTION)),
             Launch("LayerNormForwardCUDAKernel", Traffic(2 * nbytes(inputs[0]), 1, POINTWISE)),
         ]
-    place = 1 if name == "native_batch_norm_backward" else 0 if name in _FORWARD else len(inputs)
-    if place >= len(inputs) or len(inputs[place].shape) < 2 or has_channels_last(inputs[place]):
+    position = 1 if name == "native_batch_norm_backward" else 0 if name in _FORWARD else len(inputs)
+    if position >= len(inputs) or len(inputs[position].shape) < 2 or has_channels_last(inputs[position]):
         return None
-    image = inputs[place]
+    image = inputs[position]
     if name in _FORWARD:
         trains = operator.inputs[_FORWARD[name]] is not False if len(operator.inputs) > _FORWARD[name] else True
         result = Launch("batch_norm_transform_input_kernel", Traffic(2 * nbytes(image), 1, POINTWISE))
@@ -241,8 +241,8 @@ def normalisation_kernels(name: str, operator: Operator, accelerator: Accelerato
 def _in_turn(image: Tensor, passes: int, accelerator: Accelerator) -> int:
     """The elements that a thread fetches one after the other, for as many threads as the whole device holds."""
     threads = _THREADS_OF_AMD if accelerator.vendor == "AMD" else _THREADS
-    each = -(-math.prod(image.shape) // (max(1, image.shape[1]) * threads))
-    return int(passes * each * accelerator.require("cores") * THREADS_OF_CORE)
+    elements = -(-math.prod(image.shape) // (max(1, image.shape[1]) * threads))
+    return int(passes * elements * accelerator.require("cores") * THREADS_OF_CORE)
 
 
 #: By a word of the name: the kernel that runs.
@@ -251,16 +251,16 @@ _KERNELS = {"efficient": AttentionKernel.FA1, "cudnn": AttentionKernel.CUDNN}
 
 def fused_attention(name: str, operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
     """What an attention operator of this base name launches; None where it is none or its shapes are not of one."""
-    ends = next((each for each in operator.inputs if isinstance(each, Tensor) and each.dtype == "int32" and len(each.shape) == 1), None)
+    ends = next((ends for ends in operator.inputs if isinstance(ends, Tensor) and ends.dtype == "int32" and len(ends.shape) == 1), None)
     shapes = shaped_operator(operator).shapes
-    sizes = attention_of(operator.name, shapes if ends is None else tuple((1, *each) if len(each) == 3 else each for each in shapes))
+    sizes = attention_of(operator.name, shapes if ends is None else tuple((1, *shape) if len(shape) == 3 else shape for shape in shapes))
     given = next(iter(tensors_of(operator.inputs)), None)
     dtype = arithmetic(given.dtype, accelerator, operator.tf32) if given is not None else None
     if sizes is None or dtype is None:
         return None
     batch, heads, kv_heads, queries, keys, width, value_width = sizes
     if ends is not None:  # where each sequence of those that lie one after the other ends
-        batch, queries, keys = (each := max(1, ends.shape[0] - 1)), -(-queries // each), -(-keys // each)
+        batch, queries, keys = (sequences := max(1, ends.shape[0] - 1)), -(-queries // sequences), -(-keys // sequences)
     direction = Direction.BACKWARD if "backward" in name else Direction.FORWARD
     kernel = next((kernel for word, kernel in _KERNELS.items() if word in name), AttentionKernel.FA2)
     work = Attention(
@@ -276,8 +276,8 @@ def fused_attention(name: str, operator: Operator, accelerator: Accelerator) -> 
 def _causal(name: str, operator: Operator) -> bool:
     """Whether the mask is causal: as an operator's argument says, which some have as the number of a kind of mask, 0 for none."""
     settings = argument_places(name)
-    place = settings.get("is_causal", settings.get("custom_mask_type", len(operator.inputs)))
-    return place < len(operator.inputs) and bool(operator.inputs[place])
+    position = settings.get("is_causal", settings.get("custom_mask_type", len(operator.inputs)))
+    return position < len(operator.inputs) and bool(operator.inputs[position])
 
 
 #: Where the arguments after the states begin, by operator.
@@ -288,16 +288,16 @@ _GATES = (1, 1, 4, 3)
 
 def recurrent_kernels(name: str, operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
     """What the operator of this base name ("_cudnn_rnn") launches; None where it is another, or its arguments are not all there."""
-    place = _KIND_AT.get(name)
-    if place is None or len(operator.inputs) < place + 9:
+    start = _KIND_AT.get(name)
+    if start is None or len(operator.inputs) < start + 9:
         return None
-    given, numbers = operator.inputs[0], [each for each in operator.inputs[place : place + 4] if isinstance(each, int)]
+    given, numbers = operator.inputs[0], [number for number in operator.inputs[start : start + 4] if isinstance(number, int)]
     dtype = arithmetic(given.dtype, accelerator, operator.tf32 is not False) if isinstance(given, Tensor) else None
     if not isinstance(given, Tensor) or len(numbers) < 4 or dtype is None:
         return None
     kind, hidden, projected, layers = numbers
-    directions, state, columns = 2 if operator.inputs[place + 7] else 1, projected or hidden, _GATES[kind] * hidden
-    moments = _moments(given, operator.inputs[place + 8], bool(operator.inputs[place + 4]))
+    directions, state, columns = 2 if operator.inputs[start + 7] else 1, projected or hidden, _GATES[kind] * hidden
+    moments = _moments(given, operator.inputs[start + 8], bool(operator.inputs[start + 4]))
     total, is_forward = sum(moments), name == "_cudnn_rnn"
 
     def product(rows: int, columns: int, inner: int) -> Launch:
@@ -326,6 +326,6 @@ def recurrent_kernels(name: str, operator: Operator, accelerator: Accelerator) -
 def _moments(given: Tensor, packed: Argument, batch_first: bool) -> list[int]:
     """The sequences at each moment: as a packed input says, else all of them at all."""
     if isinstance(packed, list) and packed:
-        return [each for each in packed if isinstance(each, int)]
+        return [sequences for sequences in packed if isinstance(sequences, int)]
     batch, length = given.shape[:2] if batch_first else given.shape[1::-1]
     return [batch] * length

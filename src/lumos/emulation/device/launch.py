@@ -61,8 +61,8 @@ def tensors_of(arguments: Sequence[Argument]) -> Iterator[Tensor]:
 
 def tensor_list(argument: Argument) -> list[Tensor]:
     """The tensors of a list of tensors; none for anything else."""
-    found = [each for each in argument if isinstance(each, Tensor)] if isinstance(argument, list) else []
-    return found if isinstance(argument, list) and len(found) == len(argument) else []
+    tensors = [element for element in argument if isinstance(element, Tensor)] if isinstance(argument, list) else []
+    return tensors if isinstance(argument, list) and len(tensors) == len(argument) else []
 
 
 def results_of(operator: Operator) -> list[Tensor]:

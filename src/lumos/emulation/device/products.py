@@ -85,15 +85,15 @@ def arithmetic(dtype: str, accelerator: Accelerator, tf32: bool | None = False) 
 
 def _product(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
     o = shaped_operator(operator)
-    found, grouped = factors(o), grouped_product(o)
-    a, b = (operator.inputs[place] for place in (found.first, found.second)) if found is not None else (None, None)
+    product, grouped = factors(o), grouped_product(o)
+    a, b = (operator.inputs[position] for position in (product.first, product.second)) if product is not None else (None, None)
     parts = _PARTS.get(a.dtype) if isinstance(a, Tensor) else None
     dtype = arithmetic(parts or a.dtype, accelerator, operator.tf32) if isinstance(a, Tensor) else None
-    if found is None or dtype is None or not isinstance(a, Tensor) or not isinstance(b, Tensor):
+    if product is None or dtype is None or not isinstance(a, Tensor) or not isinstance(b, Tensor):
         return None
     if grouped is not None:
         return [Launch(f"grouped_gemm_{dtype}", GroupedGemm(grouped.m, grouped.batch, grouped.n, grouped.k, dtype, cast=False))]
-    rows, columns, inner, batch = found.whole
+    rows, columns, inner, batch = product.whole
     if not rows * columns * inner * batch:
         return []
     if parts:  # a real product of the same size in memory, with twice the operations for each element: [m, 2 k] x [2 k, 2 n]
@@ -174,8 +174,8 @@ def _shared(body: Launch, result: Tensor, accelerator: Accelerator) -> list[Laun
 
 
 def _is_transposed(name: str, operator: Operator) -> bool:
-    place = argument_places(name).get("transposed", len(operator.inputs))
-    return "transpose" in name or (place < len(operator.inputs) and operator.inputs[place] is True)
+    position = argument_places(name).get("transposed", len(operator.inputs))
+    return "transpose" in name or (position < len(operator.inputs) and operator.inputs[position] is True)
 
 
 def _transposed(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:

@@ -60,7 +60,7 @@ class Segment:
 
     def place(self, block: MemoryBlock) -> int:
         """The place of a block among all."""
-        return bisect.bisect_left(self.blocks, block.address, key=lambda each: each.address)
+        return bisect.bisect_left(self.blocks, block.address, key=lambda other: other.address)
 
     def cut(self, block: MemoryBlock, size: int) -> MemoryBlock:
         """Let a block keep `size` bytes, and the next one begin there; returns that one."""
@@ -104,8 +104,8 @@ class CachingAllocator:
         size = max(_BLOCK, -(-requested // _BLOCK) * _BLOCK)
         is_small = size <= _SMALL
         free = self._free.setdefault((stream, is_small), [])
-        place = bisect.bisect_left(free, (size, 0))
-        block = free[place][2] if place < len(free) else self._more(size, stream, is_small)
+        position = bisect.bisect_left(free, (size, 0))
+        block = free[position][2] if position < len(free) else self._more(size, stream, is_small)
         if block is None:
             self.empty()
             self._retries += 1
@@ -138,13 +138,13 @@ class CachingAllocator:
             self._count(block, count, -1)
         self.noted("free_completed", block, block.requested)
         block.requested, block.made, block.awaited = -1, None, False
-        blocks, place = block.segment.blocks, block.segment.place(block)
-        first = place - (place > 0 and blocks[place - 1].requested < 0)
-        joined = blocks[first : place + 1 + (blocks[place + 1 : place + 2] != [] and blocks[place + 1].requested < 0)]
-        for each in joined:
-            if each is not block:
-                self._leave(each)
-        joined[0].size = sum(each.size for each in joined)
+        blocks, position = block.segment.blocks, block.segment.place(block)
+        first = position - (position > 0 and blocks[position - 1].requested < 0)
+        joined = blocks[first : position + 1 + (blocks[position + 1 : position + 2] != [] and blocks[position + 1].requested < 0)]
+        for part in joined:
+            if part is not block:
+                self._leave(part)
+        joined[0].size = sum(part.size for part in joined)
         del blocks[first + 1 : first + len(joined)]
         self._enter(joined[0])
 
@@ -169,14 +169,14 @@ class CachingAllocator:
 
     def reset(self, *figures: str) -> None:
         """Let peaks be what there is now, and sums begin anew, of the figures that are named."""
-        for each in (counts for pools in self._counts.values() for counts in pools.values()):
+        for counters in (counts for pools in self._counts.values() for counts in pools.values()):
             for name in figures:
-                each[_FIGURES.index(name)] = each[0] if name == "peak" else 0
+                counters[_FIGURES.index(name)] = counters[0] if name == "peak" else 0
 
     def statistics(self) -> dict[str, Any]:
         """What `torch.cuda.memory_stats` flattens."""
         counted = {
-            name: {pool: dict(zip(_FIGURES, each, strict=True)) for pool, each in pools.items()} for name, pools in self._counts.items()
+            name: {pool: dict(zip(_FIGURES, counts, strict=True)) for pool, counts in pools.items()} for name, pools in self._counts.items()
         }
         segments, none = counted["segment"]["all"], dict.fromkeys(_FIGURES, 0)
         return counted | {
@@ -187,7 +187,7 @@ class CachingAllocator:
 
     def _more(self, size: int, stream: int, is_small: bool) -> MemoryBlock | None:
         """A free block of memory that the driver lends; None where it has none."""
-        of_kind = (each for each in self.segments if self.expandable and (each.stream, each.is_small) == (stream, is_small))
+        of_kind = (segment for segment in self.segments if self.expandable and (segment.stream, segment.is_small) == (stream, is_small))
         one = next(of_kind, None)
         page = _SMALL_SEGMENT if is_small else _LARGE_SEGMENT
         at_hand = one.blocks[-1].size if one is not None and one.blocks[-1].requested < 0 else 0
@@ -236,10 +236,10 @@ class CachingAllocator:
 
     def _add(self, name: str, segment: Segment, change: int) -> None:
         for pool in ("all", "small_pool" if segment.is_small else "large_pool"):
-            each = self._counts[name][pool]
-            each[0] += change
-            each[1] = max(each[1], each[0])
-            each[2 if change > 0 else 3] += abs(change)
+            counts = self._counts[name][pool]
+            counts[0] += change
+            counts[1] = max(counts[1], counts[0])
+            counts[2 if change > 0 else 3] += abs(change)
 
     def _message(self, size: int) -> str:
         """What torch says (c10/cuda/CUDACachingAllocator.cpp, malloc)."""

@@ -34,9 +34,9 @@ def _reduced(tensor: Any, _: int) -> Any:
 
 def _made(shape: Any, stride: Any, dtype: Any, device: str, requires_grad: bool, is_parameter: bool) -> Any:
     mode, asked = _loads[-1]
-    place = asked.get(device, device) if isinstance(asked, dict) else asked or device
+    target = asked.get(device, device) if isinstance(asked, dict) else asked or device
     with mode:
-        made = torch.empty_strided(shape, stride, dtype=dtype, device="cpu" if callable(place) else place)
+        made = torch.empty_strided(shape, stride, dtype=dtype, device="cpu" if callable(target) else target)
         return Parameter(made, requires_grad) if is_parameter else made.requires_grad_(requires_grad)
 
 
@@ -77,7 +77,7 @@ def saving(journal: Journal, mode: Any) -> None:
             _loads.pop()
 
     def cut(loaded: Any, names: tuple[str, ...]) -> None:
-        for owner, _, name in (each.rpartition(".") for each in names):
+        for owner, _, name in (path.rpartition(".") for path in names):
             OUTSIDE.put(getattr(loaded, owner) if owner else loaded, name, nothing)
 
     for module, names in _SAVERS.items():
@@ -116,5 +116,5 @@ def random_weights(journal: Journal) -> None:
 def _placed(model: Any, device_map: Any) -> Any:
     """A model on the device that a map names: there is one for each process."""
     named = set(device_map.values()) if isinstance(device_map, dict) else {device_map}
-    on_device = named & {"auto", "cuda", "balanced"} or any(str(each).startswith("cuda") or isinstance(each, int) for each in named)
+    on_device = named & {"auto", "cuda", "balanced"} or any(str(device).startswith("cuda") or isinstance(device, int) for device in named)
     return model.to("cuda") if on_device else model

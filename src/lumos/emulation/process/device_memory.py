@@ -87,18 +87,18 @@ class DeviceMemory:
             "segments": [
                 {
                     "device": 0, "address": segment.address, "total_size": segment.size, "stream": segment.stream,
-                    "allocated_size": sum(each.size for each in segment.blocks if each.requested >= 0 and not each.awaited),
-                    "active_size": sum(each.size for each in segment.blocks if each.requested >= 0),
-                    "requested_size": sum(max(0, each.requested) for each in segment.blocks),
+                    "allocated_size": sum(block.size for block in segment.blocks if block.requested >= 0 and not block.awaited),
+                    "active_size": sum(block.size for block in segment.blocks if block.requested >= 0),
+                    "requested_size": sum(max(0, block.requested) for block in segment.blocks),
                     "segment_type": "small" if segment.is_small else "large", "segment_pool_id": (0, 0),
                     "is_expandable": self._allocator.expandable, "frames": [],
                     "blocks": [
                         {
-                            "address": each.address, "size": each.size, "requested_size": max(0, each.requested),
-                            "state": "inactive" if each.requested < 0 else "active_awaiting_free" if each.awaited else "active_allocated",
-                            "frames": each.made or [],
+                            "address": block.address, "size": block.size, "requested_size": max(0, block.requested),
+                            "state": "inactive" if block.requested < 0 else "active_awaiting_free" if block.awaited else "active_allocated",
+                            "frames": block.made or [],
                         }
-                        for each in segment.blocks
+                        for block in segment.blocks
                     ],
                 }
                 for segment in self._allocator.segments
@@ -123,13 +123,13 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 def _frames() -> list[dict[str, Any]]:
     """The calls that lead here, the innermost first, without Lumos' own."""
-    found: list[dict[str, Any]] = []
+    frames: list[dict[str, Any]] = []
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and len(found) < _DEEPEST:
+    while frame is not None and len(frames) < _DEEPEST:
         if not is_of_lumos(frame.f_code.co_filename):
-            found.append(_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+            frames.append(_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
-    return found
+    return frames
 
 
 @cache

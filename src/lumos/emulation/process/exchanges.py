@@ -50,7 +50,7 @@ class Exchanges:
         word = func._schema.name.removeprefix("c10d::")
         if CollectiveKind.in_name(word) is CollectiveKind.UNKNOWN:
             raise LumosError(f"{func}: this collective operator cannot be emulated")
-        declared = [each.name for each in func._schema.arguments]
+        declared = [argument.name for argument in func._schema.arguments]
         given = dict(zip(declared, args, strict=False)) | kwargs
         note = self._note(word, given)
         _check_sizes(note, given)
@@ -77,12 +77,12 @@ class Exchanges:
         return Exchange(
             kind=kind, name=word, group=name, sequence=sequence, thread=0, begin=0, end=0,
             dtype=str(some.dtype).removeprefix("torch.") if some is not None else "uint8",
-            input_elements=sum(each.numel() for each in sends), output_elements=sum(each.numel() for each in receives),
+            input_elements=sum(tensor.numel() for tensor in sends), output_elements=sum(tensor.numel() for tensor in receives),
             peer=_peer(given, group), input_splits=_splits(given, "input_split_sizes", sends),
             output_splits=_splits(given, "output_split_sizes", receives),
             stream=self._streams.current, asynchronous=asynchronous,
             host=bool(some is not None and some.device.type == "cpu" and kind is not CollectiveKind.BARRIER),
-            storages=sorted({self._storages.number_of(each) for each in (*sends, *receives)}),
+            storages=sorted({self._storages.number_of(tensor) for tensor in (*sends, *receives)}),
         )  # fmt: skip
 
     def _next(self, group: str) -> int:
@@ -101,14 +101,14 @@ class Exchanges:
         """What is received is what this rank sends, or the root of a broadcast of a few elements, whose values may be known. Those of sums
         are not, which whoever asked knows."""
         kind, sends, receives = _sides(exchange.name, given)
-        sent = [self.known.copied(each) for each in sends]
+        sent = [self.known.copied(tensor) for tensor in sends]
         known = sent[0] if len(sent) == 1 and kind not in _SUMS else None
         if kind is CollectiveKind.BROADCAST and exchange.input_elements <= _MOST_TOLD:
             known = self.told(known, exchange.peer, torch.distributed.ProcessGroup.unbox(given["process_group"]).size())
-        for each in receives:
-            self.known.forget(each)
-            if known is not None and each.numel() % max(known.numel(), 1) == 0:
-                self.known.know(each, known)
+        for tensor in receives:
+            self.known.forget(tensor)
+            if known is not None and tensor.numel() % max(known.numel(), 1) == 0:
+                self.known.know(tensor, known)
 
     def _wait(self, number: int) -> None:
         if number:
@@ -121,8 +121,8 @@ class Exchanges:
 
     def touch(self, tensors: Iterable[Any]) -> None:
         """An operator uses these tensors."""
-        storages = {self._storages.find(each) for each in tensors} if self._pending else set()
-        for number in sorted({self._pending[each] for each in storages & self._pending.keys()}):
+        storages = {self._storages.find(tensor) for tensor in tensors} if self._pending else set()
+        for number in sorted({self._pending[storage] for storage in storages & self._pending.keys()}):
             self._pending = {storage: other for storage, other in self._pending.items() if other != number}
             self._wait(number)
 
@@ -132,7 +132,7 @@ def _sides(word: str, given: dict[str, Any]) -> tuple[CollectiveKind, list[Any],
     kind = CollectiveKind.in_name(word)
     if both := list(tensors_in((given.get("tensors", ()),))):
         return kind, both if kind is not CollectiveKind.RECEIVE else [], both if kind is not CollectiveKind.SEND else []
-    sends, receives = (list(tensors_in(given[each] for each in given if each.startswith(side))) for side in ("input", "output"))
+    sends, receives = (list(tensors_in(given[name] for name in given if name.startswith(side))) for side in ("input", "output"))
     return kind, sends, receives
 
 
@@ -148,8 +148,8 @@ def _check_sizes(exchange: Exchange, given: dict[str, Any]) -> None:
 
 def _peer(given: dict[str, Any], group: Any) -> int:
     """The other rank of a transfer, or the root, as a rank of the job."""
-    place = next((given[name] for name in ("dst", "src", "root_rank") if name in given), None)
-    return -1 if place is None else int(torch.distributed.get_global_rank(group, int(place)))
+    member = next((given[name] for name in ("dst", "src", "root_rank") if name in given), None)
+    return -1 if member is None else int(torch.distributed.get_global_rank(group, int(member)))
 
 
 def _splits(given: dict[str, Any], name: str, tensors: list[Any]) -> list[int]:
@@ -158,7 +158,7 @@ def _splits(given: dict[str, Any], name: str, tensors: list[Any]) -> list[int]:
     if not rows or not tensors or not tensors[0].dim():
         return []
     width = tensors[0].numel() // max(tensors[0].shape[0], 1)
-    return [int(each) * width for each in rows]
+    return [int(count) * width for count in rows]
 
 
 @cache
@@ -168,7 +168,7 @@ def _work_class() -> Any:
         def __init__(self, wait: Any, pend: Any, number: int, tensors: list[Any]) -> None:
             super().__init__()
             self._wait, self._pend, self._number, self._tensors = wait, pend, number, tensors
-            self._results = [weakref.ref(each) for each in tensors]
+            self._results = [weakref.ref(tensor) for tensor in tensors]
 
         def wait(self, *_: Any, **__: Any) -> bool:
             self.synchronize()
@@ -185,7 +185,7 @@ def _work_class() -> Any:
             return True
 
         def result(self) -> Any:
-            return [tensor for tensor in (each() for each in self._results) if tensor is not None]
+            return [tensor for tensor in (reference() for reference in self._results) if tensor is not None]
 
         def get_future(self) -> Any:
             self._pend(self._number)

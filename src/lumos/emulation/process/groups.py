@@ -56,8 +56,8 @@ def objects(settings: EmulationSettings) -> tuple[Callable[[Any, int, int], Any]
         said = awaited_file(file, 0.0 if root else _PATIENCE_S)
         return pickle.loads(said) if said else own
 
-    def told_object(own: Any, src: int | None, group: Any, place: int | None) -> Any:
-        root = torch.distributed.get_global_rank(group, place or 0) if src is None and group is not None else src or place or 0
+    def told_object(own: Any, src: int | None, group: Any, member: int | None) -> Any:
+        root = torch.distributed.get_global_rank(group, member or 0) if src is None and group is not None else src or member or 0
         return told(own, root, torch.distributed.get_world_size(group))
 
     def broadcast(objects: list[Any], src: int | None = None, group: Any = None, _: Any = None, group_src: int | None = None) -> None:
@@ -109,9 +109,9 @@ def _stages(module: Any, settings: EmulationSettings, journal: Journal) -> None:
     def receive(stage: Any, sender: int) -> Any:
         if sender > stage.stage_index:
             return module._StageBackwardMeta(backward_metas=module._derive_grad_metas(stage._stage_meta.outputs))
-        found = awaited_file(file(sender, stage.stage_index), 0.0 if sent else settings.patience_s)
-        if found is not None:
-            return pickle.loads(found)
+        content = awaited_file(file(sender, stage.stage_index), 0.0 if sent else settings.patience_s)
+        if content is not None:
+            return pickle.loads(content)
         if not sent:
             raise StageWaitsError(f"pipeline stage {stage.stage_index} waits for the shapes that stage {sender} sends, which never came")
         journal.assume("stage-input", "the input of a later pipeline stage of a rank has the shapes of its earlier stage's output")
@@ -124,7 +124,7 @@ def _stages(module: Any, settings: EmulationSettings, journal: Journal) -> None:
 
 def _to_device(stage: Any) -> None:
     """A stage of a traced model goes to its device, where it is none of meta tensors, for which torch takes all without data."""
-    if not any(each.is_meta for each in stage.submod.parameters()):
+    if not any(parameter.is_meta for parameter in stage.submod.parameters()):
         stage.submod.to(stage.device)
 
 
@@ -165,7 +165,7 @@ class Groups:
 
         @TORCH.around(c10d, "_new_process_group_helper")
         def helper(make: Any, size: int, rank: int, ranks: Any, _: Any, store: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-            self._add(name, str(kwargs.get("group_desc") or ""), [int(each) for each in ranks] or list(range(settings.world)))
+            self._add(name, str(kwargs.get("group_desc") or ""), [int(member) for member in ranks] or list(range(settings.world)))
             return make(size, rank, ranks, c10d.Backend("fake"), store, name, *args, **kwargs | {"device_id": None})
 
         # torch's own functions must see that the groups are fakes
@@ -181,28 +181,28 @@ class Groups:
 
     def _add(self, name: str, description: str, ranks: list[int]) -> None:
         """Groups of equal size and description that share no rank belong together, such as those of one dimension of a mesh."""
-        made = next((each.made for each in reversed(self.made) if self._alike(each, description, ranks)), len(self.made))
+        made = next((group.made for group in reversed(self.made) if self._alike(group, description, ranks)), len(self.made))
         self.made.append(Group(name, description, ranks, made))
 
     def _alike(self, other: Group, description: str, ranks: list[int]) -> bool:
         if other.description != description or len(other.ranks) != len(ranks):
             return False
-        taken = {rank for each in self.made if each.made == other.made for rank in each.ranks}
+        taken = {rank for group in self.made if group.made == other.made for rank in group.ranks}
         return not taken & set(ranks)
 
 
 def _batch(exchanges: Exchanges) -> Any:
     def batch_isend_irecv(operations: list[Any]) -> list[Any]:
         exchanges.batched = set()
-        sides = ["group_dst" if "send" in each.op.__name__ else "group_src" for each in operations]
+        sides = ["group_dst" if "send" in operation.op.__name__ else "group_src" for operation in operations]
         try:
             works = [
-                each.op(each.tensor, group=each.group, tag=each.tag, **{side: each.group_peer})
-                for each, side in zip(operations, sides, strict=True)
+                operation.op(operation.tensor, group=operation.group, tag=operation.tag, **{side: operation.group_peer})
+                for operation, side in zip(operations, sides, strict=True)
             ]
         finally:
             exchanges.batched = None
-        return [each for each in works if each is not None]
+        return [work for work in works if work is not None]
 
     return batch_isend_irecv
 
@@ -256,10 +256,10 @@ def _ddp() -> None:
 def _in_order_of_gradients(parameters: Any, assign: Any, args: Any) -> tuple[list[list[int]], list[int]]:
     """The buckets of DDP's later steps, and their limits in bytes. args: what its reducer is told after those of its first step."""
     _, _, most, _, _, _, first, *others = args
-    listed = next((each for each in others if isinstance(each, list) and each), None)
+    listed = next((argument for argument in others if isinstance(argument, list) and argument), None)
     last = len(parameters) - 1
     buckets, limits = assign(list(reversed(parameters)), listed or [first, most], [False] * len(parameters))
-    return [[last - place for place in each] for each in buckets], limits
+    return [[last - position for position in bucket] for bucket in buckets], limits
 
 
 class _Logger(Silent):

@@ -125,7 +125,7 @@ class Journal:
     def restart(self) -> None:
         """Forget what was recorded, but for the memory that it took."""
         self.is_on = False
-        self.before += [each for each in self.entries.values() if isinstance(each, Allocation)]
+        self.before += [entry for entry in self.entries.values() if isinstance(entry, Allocation)]
         self.entries.clear()
 
     def assume(self, code: str, message: str, where: str = "") -> None:

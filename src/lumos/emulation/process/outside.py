@@ -40,7 +40,7 @@ _settings = json.loads(os.environ.get("LUMOS_EMULATE", "{}"))
 #: The folder of what this process, and those that it starts, write in the place of other files: beside its record, which goes with it.
 _FILES = f"{os.path.realpath(_settings.get('file', 'none'))}.files"
 #: Where everybody may write: temporary files lie apart from the start; ranks leave each other messages, and snapshots of memory.
-_FREE = ("/dev/", "/proc/", _FILES, *(f"{os.path.dirname(_FILES)}/{each}" for each in ("mail", "objects", "snapshots")))  # noqa: PTH120
+_FREE = ("/dev/", "/proc/", _FILES, *(f"{os.path.dirname(_FILES)}/{folder}" for folder in ("mail", "objects", "snapshots")))  # noqa: PTH120
 
 
 class Outside(Patches):
@@ -107,7 +107,7 @@ class Outside(Patches):
         self.around(os, "mkdir", "makedirs")(lambda make, path, *given, **named: make(self.apart(path, named), *given, **named))
 
         @self.around(os, "stat", "listdir", "scandir", "chdir")
-        def found(look: Any, path: Any = ".", *args: Any, **kwargs: Any) -> Any:
+        def look_apart(look: Any, path: Any = ".", *args: Any, **kwargs: Any) -> Any:
             try:
                 return look(path, *args, **kwargs)
             except FileNotFoundError:
@@ -160,7 +160,7 @@ class Outside(Patches):
             is_no_file = database == ":memory:" or kwargs.get("uri")
             return connect(database if is_no_file else self.apart(database, kwargs), *args, **kwargs)
 
-        for owner in {id(each): each for each in (module, sys.modules.get("sqlite3.dbapi2", module))}.values():
+        for owner in {id(library): library for library in (module, sys.modules.get("sqlite3.dbapi2", module))}.values():
             self.around(owner, "connect")(apart)
 
 
@@ -182,25 +182,25 @@ def _own(file: Any) -> str:
 
 def _unless_others(function: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
     """Do it to what lies apart, of all paths that it is given. Names in an open folder follow from a call for that folder."""
-    paths = [each for each in (file, *args[:1]) if isinstance(each, (str, bytes, os.PathLike))]
+    paths = [path for path in (file, *args[:1]) if isinstance(path, (str, bytes, os.PathLike))]
     if kwargs.get("dir_fd") is not None or all(map(may_change, paths)):
         return function(file, *args, **kwargs)
-    apart = [each if may_change(each) else _own(each) for each in paths]
+    apart = [path if may_change(path) else _own(path) for path in paths]
     if not os.path.lexists(apart[0]):
         return None
-    for each in apart:
-        os.makedirs(os.path.dirname(each), exist_ok=True)  # noqa: PTH103, PTH120
+    for path in apart:
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
     return function(*apart, *args[len(paths) - 1 :], **kwargs)
 
 
 def _is_python(program: str) -> bool:
     """Whether a program is an interpreter of Python, or a script that names one."""
-    found = shutil.which(program)
-    if found is None:
+    executable = shutil.which(program)
+    if executable is None:
         return True  # there is none, which the system says
-    if os.path.basename(os.path.realpath(found)).startswith("python"):  # noqa: PTH119
+    if os.path.basename(os.path.realpath(executable)).startswith("python"):  # noqa: PTH119
         return True
-    first = Path(found).read_bytes()[:200].partition(b"\n")[0]
+    first = Path(executable).read_bytes()[:200].partition(b"\n")[0]
     return first.startswith(b"#!") and b"python" in first
 
 

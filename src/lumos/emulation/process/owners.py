@@ -50,8 +50,8 @@ class OfForward(Generic[_T]):
 
     def of(self, node: Any) -> _T:
         """What a node's operator is of."""
-        place = bisect.bisect_right(self._from, node._sequence_nr(), key=lambda each: each[0])
-        return self._from[place - 1][1] if place else self._none
+        position = bisect.bisect_right(self._from, node._sequence_nr(), key=lambda entry: entry[0])
+        return self._from[position - 1][1] if position else self._none
 
     def forget(self) -> None:
         """No backward pass asks for what was before."""
@@ -83,11 +83,11 @@ class Owners:
         """A call of a module begins on this thread. name: of its range."""
         stack = self._stack()
         if module not in self._paths:
-            for path, each in module.named_modules():
-                self._paths.setdefault(each, path.removeprefix(COMPILED).removeprefix(".") or type(module).__name__)
-            for path, each in (*module.named_parameters(), *module.named_buffers()):
-                self._holders.setdefault(id(each), path.removeprefix(f"{COMPILED}.").rpartition(".")[0])
-                self._know_all(each, MemoryKind.PARAMETER, self._holders[id(each)])
+            for path, submodule in module.named_modules():
+                self._paths.setdefault(submodule, path.removeprefix(COMPILED).removeprefix(".") or type(module).__name__)
+            for path, tensor in (*module.named_parameters(), *module.named_buffers()):
+                self._holders.setdefault(id(tensor), path.removeprefix(f"{COMPILED}.").rpartition(".")[0])
+                self._know_all(tensor, MemoryKind.PARAMETER, self._holders[id(tensor)])
         stack.append(self._paths[module])
         self.marked.setdefault(name, stack[-1])
         self._note_module(stack)
@@ -114,13 +114,13 @@ class Owners:
     def step_begins(self, optimizer: Any) -> None:
         """An optimizer steps: its gradients are complete."""
         self._updating += 1
-        self._gradients(each for group in optimizer.param_groups for each in group["params"])
+        self._gradients(parameter for group in optimizer.param_groups for parameter in group["params"])
 
     def step_ends(self, optimizer: Any) -> None:
         self._updating -= 1
         for parameter, state in optimizer.state.items():
-            for each in state.values() if isinstance(state, dict) else ():
-                self._know_all(each, MemoryKind.OPTIMIZER_STATE, self._holders.get(id(parameter)))
+            for entry in state.values() if isinstance(state, dict) else ():
+                self._know_all(entry, MemoryKind.OPTIMIZER_STATE, self._holders.get(id(parameter)))
         self._forward.forget()
 
     def watch_backward(self, done: Callable[[], None]) -> None:
@@ -158,14 +158,14 @@ class Owners:
     @contextlib.contextmanager
     def without(self, *tensors: Any) -> Iterator[None]:
         """Within it, nothing refers to these tensors, of which torch exchanges only such."""
-        held = [each for each in tensors if self._parameters.pop(id(each), None) is not None]
+        held = [tensor for tensor in tensors if self._parameters.pop(id(tensor), None) is not None]
         yield
-        self._parameters.update((id(each), each) for each in held)
+        self._parameters.update((id(tensor), tensor) for tensor in held)
 
     def exchanged(self, numbers: Iterable[int]) -> None:
         """Storages are read or written by an exchange."""
-        for each in numbers:
-            self._kinds.setdefault(each, MemoryKind.COMMUNICATION)
+        for number in numbers:
+            self._kinds.setdefault(number, MemoryKind.COMMUNICATION)
 
     def know(self, number: int, kind: MemoryKind, module: str | None = None) -> None:
         """What a storage is for, whatever was thought of it."""
@@ -197,17 +197,17 @@ class Owners:
 
     def keep_young(self) -> None:
         """What modules have made and not given back is for a backward pass, which goes on now or never will."""
-        for each in self._young:
-            if self._modules[each] or torch._C._current_autograd_node() is not None:
-                self._kinds.setdefault(each, MemoryKind.ACTIVATION)
+        for number in self._young:
+            if self._modules[number] or torch._C._current_autograd_node() is not None:
+                self._kinds.setdefault(number, MemoryKind.ACTIVATION)
         self._young.clear()
 
     def _gradients(self, parameters: Iterable[Any]) -> None:
-        for each in parameters:
-            holder = self._holders.get(id(each))
-            self._know_all(each, MemoryKind.PARAMETER, holder)
-            if each.grad is not None:
-                self._know_all(each.grad, MemoryKind.GRADIENT, holder)
+        for parameter in parameters:
+            holder = self._holders.get(id(parameter))
+            self._know_all(parameter, MemoryKind.PARAMETER, holder)
+            if parameter.grad is not None:
+                self._know_all(parameter.grad, MemoryKind.GRADIENT, holder)
 
     def _know_all(self, value: Any, kind: MemoryKind, module: str | None = None) -> None:
         """The storage of a tensor, or those that a tensor of a subclass is made of."""
@@ -220,8 +220,8 @@ class Owners:
             self.know(number, kind, module)
 
     def _stack(self) -> list[str]:
-        found: list[str] = vars(self._calls).setdefault("stack", [])
-        return found
+        stack: list[str] = vars(self._calls).setdefault("stack", [])
+        return stack
 
 
 def watch_modules(journal: Journal, owners: Owners) -> None:

@@ -71,7 +71,7 @@ class _Rows:
 
     def _entry(self, dispatched: list[Any]) -> tuple[int, bool]:
         """The number of the note of a row, and whether what is below it is torch's own work: a row of ours below torch's for the mode."""
-        for child in (child for each in dispatched for child in each.children):
+        for child in (child for event in dispatched for child in event.children):
             for prefix in (CLOSED, OPEN):
                 if child.name.startswith(prefix):
                     number = int(child.name.removeprefix(prefix))
@@ -80,19 +80,19 @@ class _Rows:
         return 0, False
 
     def _span(self, event: Any, row: _Row, children: Iterable[Any]) -> None:
-        place = len(self.rows)
+        number = len(self.rows)
         self.rows.append(row)
         self.noted.append(0)
         self._newest = max(self._newest, row.entry)
-        self._bound(event.start_tid, Boundary(event.start_time_ns, place, False))
+        self._bound(event.start_tid, Boundary(event.start_time_ns, number, False))
         if row.event is not None:
             self.parents.update(self._open[-1:])
-        self._open.append(place)
+        self._open.append(number)
         for child in children:
             self.add(child)
         self._open.pop()
-        self._bound(event.start_tid, Boundary(event.end_time_ns, place, True))
-        self.noted[place] = self._newest
+        self._bound(event.start_tid, Boundary(event.end_time_ns, number, True))
+        self.noted[number] = self._newest
 
     def _bound(self, thread: int, boundary: Boundary) -> None:
         mine = self.boundaries.setdefault(thread, [])
@@ -108,62 +108,62 @@ def _notes_below(event: Any) -> Iterator[Any]:
             yield from _notes_below(child)
 
 
-def put_together(profile: Any, journal: Journal, storages: Storages, found: record.Process) -> None:
+def put_together(profile: Any, journal: Journal, storages: Storages, process: record.Process) -> None:
     """Fill the lists of a record. profile: what torch's profiler gives when it is disabled."""
     rows = _Rows(journal)
-    for event in sorted(profile.experimental_event_tree(), key=lambda each: each.start_time_ns):
+    for event in sorted(profile.experimental_event_tree(), key=lambda event: event.start_time_ns):
         rows.add(event)
     begins, ends = _positions(rows)
-    numbers = {tid: place for place, tid in enumerate(dict.fromkeys(row.thread for row in rows.rows))}
-    found.threads.extend(f"thread {place}" for place in range(len(numbers)))
-    flat = {each.correlation_id(): each for each in profile.events()}
-    _lists(rows, begins, ends, numbers, journal, storages, flat, found)
-    found.operators.sort(key=lambda operator: operator.begin)
-    found.schemas.update(_schemas(found.operators))
+    numbers = {tid: number for number, tid in enumerate(dict.fromkeys(row.thread for row in rows.rows))}
+    process.threads.extend(f"thread {number}" for number in range(len(numbers)))
+    flat = {event.correlation_id(): event for event in profile.events()}
+    _lists(rows, begins, ends, numbers, journal, storages, flat, process)
+    process.operators.sort(key=lambda operator: operator.begin)
+    process.schemas.update(_schemas(process.operators))
 
 
 def _positions(rows: _Rows) -> tuple[list[int], list[int]]:
     """Begin and end of each row on one clock for all threads."""
     begins, ends = [0] * len(rows.rows), [0] * len(rows.rows)
-    for position, boundary in enumerate(heapq.merge(*rows.boundaries.values(), key=lambda each: each.time)):
+    for position, boundary in enumerate(heapq.merge(*rows.boundaries.values(), key=lambda boundary: boundary.time)):
         (ends if boundary.is_end else begins)[boundary.row] = position + 1
     return begins, ends
 
 
 def _lists(
     rows: _Rows, begins: list[int], ends: list[int], numbers: dict[int, int], journal: Journal, storages: Storages,
-    flat: Mapping[int, Any], found: record.Process,
+    flat: Mapping[int, Any], process: record.Process,
 ) -> None:  # fmt: skip
     """flat: the profiler's rows outside of its tree, by their number there and here."""
-    found.allocations.extend(journal.before)
+    process.allocations.extend(journal.before)
     forward = _forward_threads(rows, numbers)
     exchange_of: dict[int, int] = {}
     steps = [(0, 0)]
-    for place, row in enumerate(rows.rows):
-        thread, begin, end = numbers[row.thread], begins[place], ends[place]
+    for index, row in enumerate(rows.rows):
+        thread, begin, end = numbers[row.thread], begins[index], ends[index]
         note = journal.entries.get(row.entry)
         if isinstance(note, record.Exchange):
-            exchange_of[row.entry] = len(found.exchanges)
-            found.exchanges.append(replace(note, thread=thread, begin=begin, end=end))
+            exchange_of[row.entry] = len(process.exchanges)
+            process.exchanges.append(replace(note, thread=thread, begin=begin, end=end))
         if row.event is not None:
             if row.event.typed[1].scope.name == _ANNOTATION or row.name.startswith((MODULE_PREFIX, REGION_PREFIX)):
-                found.marks.append(record.Mark(row.name, thread, begin, end))
+                process.marks.append(record.Mark(row.name, thread, begin, end))
             else:
                 known = note if isinstance(note, record.Operator) else record.Operator(
                     name=row.name, thread=thread, begin=begin, end=end, overload=str(getattr(row.event, "overload_name", "")),
-                    inputs=_Inputs(storages, rows.noted[place])(row.event, flat),
+                    inputs=_Inputs(storages, rows.noted[index])(row.event, flat),
                 )  # fmt: skip
-                leaf, number = known is note and (note.leaf or place not in rows.parents), row.event.typed[1].sequence_number
+                leaf, number = known is note and (note.leaf or index not in rows.parents), row.event.typed[1].sequence_number
                 made = forward.get(number, -1) if _is_node(row) else -1
-                found.operators.append(replace(known, thread=thread, begin=begin, end=end, leaf=leaf, sequence=number, forward_thread=made))
+                known = replace(known, thread=thread, begin=begin, end=end, leaf=leaf, sequence=number, forward_thread=made)
+                process.operators.append(known)
         elif isinstance(note, record.DeviceCall):
-            exchange = exchange_of.get(note.exchange, -1)
-            found.calls.append(replace(note, thread=thread, position=begin, exchange=exchange))
+            process.calls.append(replace(note, thread=thread, position=begin, exchange=exchange_of.get(note.exchange, -1)))
         elif isinstance(note, record.Allocation):
-            found.allocations.append(replace(note, position=begin))
+            process.allocations.append(replace(note, position=begin))
         elif isinstance(note, StepNote):
             steps.append((note.number, end))
-    found.marks.extend(
+    process.marks.extend(
         record.Mark(f"ProfilerStep#{number}", 0, before + 1, end) for (_, before), (number, end) in itertools.pairwise(steps)
     )
 
@@ -185,13 +185,13 @@ def _forward_threads(rows: _Rows, numbers: dict[int, int]) -> dict[int, int]:
 
 def _schemas(operators: Iterable[record.Operator]) -> dict[str, str]:
     """The schema of each operator that has one, by its signature."""
-    found: dict[str, str] = {}
-    for each in operators:
-        name = record.signature(each)
-        if name not in found and "::" in name:
+    schemas: dict[str, str] = {}
+    for operator in operators:
+        name = record.signature(operator)
+        if name not in schemas and "::" in name:
             with contextlib.suppress(RuntimeError):  # a row of the engine, or of a kernel without a schema
-                found[name] = str(torch._C._get_schema(each.name, each.overload))
-    return found
+                schemas[name] = str(torch._C._get_schema(operator.name, operator.overload))
+    return schemas
 
 
 class _Inputs:
@@ -202,16 +202,16 @@ class _Inputs:
         self._storages, self._noted = storages, noted
 
     def __call__(self, event: Any, flat: Mapping[int, Any]) -> list[record.Argument]:
-        found = [self._argument(each) for each in event.typed[1].inputs]
-        if None in found and event.correlation_id in flat:
+        arguments = [self._argument(argument) for argument in event.typed[1].inputs]
+        if None in arguments and event.correlation_id in flat:
             numbers: Sequence[Any] = flat[event.correlation_id].concrete_inputs()
-            if len(numbers) == len(found):
-                return [self._argument(each) if value is None else value for value, each in zip(found, numbers, strict=True)]
-        return found
+            if len(numbers) == len(arguments):
+                return [self._argument(number) if value is None else value for value, number in zip(arguments, numbers, strict=True)]
+        return arguments
 
     def _argument(self, value: Any) -> record.Argument:
         if isinstance(value, (list, tuple)):
-            return [self._single(each) for each in value]
+            return [self._single(element) for element in value]
         return self._single(value)
 
     def _single(self, value: Any) -> record.Single:

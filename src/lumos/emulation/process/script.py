@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LUMOS = Path(__file__).resolve().parents[2]
 #: Where no file is the user's.
-_OUTSIDE = (*(Path(sysconfig.get_path(each)) for each in ("stdlib", "purelib", "platlib")), _LUMOS)
+_OUTSIDE = (*(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")), _LUMOS)
 
 
 @cache
@@ -35,7 +35,7 @@ def _is_of_script(file: str) -> bool:
     if file.startswith("<"):
         return False
     path = Path(file).resolve()
-    return "site-packages" not in path.parts and not any(path.is_relative_to(each) for each in _OUTSIDE)
+    return "site-packages" not in path.parts and not any(path.is_relative_to(folder) for folder in _OUTSIDE)
 
 
 def line_of_script(frame: FrameType | None = None) -> str:
@@ -58,9 +58,9 @@ def frames_of_error(trace: TracebackType | None) -> list[str]:
     """Where an exception came through, from that line on (or the first one of all) to the operator that raised it: how that is emulated is
     no business of the script's."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(trace)]
-    first = max((place for place, (code, _) in enumerate(frames) if _is_of_script(code.co_filename)), default=0)
+    first = max((index for index, (code, _) in enumerate(frames) if _is_of_script(code.co_filename)), default=0)
     own = {code for code, _ in frames if is_of_lumos(code.co_filename)}
-    called = itertools.takewhile(lambda each: each[0] not in own or each[0].co_name != "__torch_dispatch__", frames[first:])
+    called = itertools.takewhile(lambda frame: frame[0] not in own or frame[0].co_name != "__torch_dispatch__", frames[first:])
     return [f"{code.co_filename}:{line} in {code.co_qualname}" for code, line in called if code not in own]
 
 
@@ -73,7 +73,7 @@ def says(words: re.Pattern[str]) -> bool:
     """Whether a file of the script has these words, which may come to be run later than the steps that are to be recorded."""
     files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
     own = (Path(file) for file in files if file.endswith(".py") and _is_of_script(file))
-    return any(words.search(each.read_text(errors="replace")) for each in own if each.is_file())
+    return any(words.search(path.read_text(errors="replace")) for path in own if path.is_file())
 
 
 #: What to do about an exception of these names, which say that a script needs what an emulated one has not.
@@ -127,7 +127,7 @@ def _known(error: BaseException | None) -> Iterator[str]:
     """The names of remedies for an exception, then for what it was raised for: by its words, then by its class and those that it is of."""
     while error is not None:
         yield from (name for words, name in _WORDS.items() if words in str(error))
-        yield from (each.__name__ for each in type(error).__mro__ if each.__name__ in _REMEDIES)
+        yield from (base.__name__ for base in type(error).__mro__ if base.__name__ in _REMEDIES)
         error = error.__cause__ or error.__context__
 
 
@@ -136,7 +136,7 @@ _leave = os._exit
 
 def too_early(done: int, needed: int, ended: str, assumed: Iterable[Assumption]) -> str:
     """What to say of a script that ended itself after `done` steps. ended: where, empty for its last line."""
-    read = list(dict.fromkeys(each.where for each in assumed if each.code.startswith("stand-in") and each.where))
+    read = list(dict.fromkeys(assumption.where for assumption in assumed if assumption.code.startswith("stand-in") and assumption.where))
     remedy = "let it run longer, or ask for fewer with --steps and --warmup"
     if read:
         remedy = f"it read values that stand-ins took the place of ({', '.join(read[:3])}): let it go on whatever they are"

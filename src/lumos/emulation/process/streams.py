@@ -79,7 +79,7 @@ class Streams:
             self._recorded[event] = self._after[stream] | {stream: self._calls}
         elif kind is CallKind.STREAM_WAITS_EVENT:
             before = self._after[stream]
-            self._after[stream] = before | {each: max(call, before.get(each, 0)) for each, call in recorded.items()}
+            self._after[stream] = before | {other: max(call, before.get(other, 0)) for other, call in recorded.items()}
         elif kind is CallKind.SYNCHRONIZE_EVENT:
             self.done(recorded)
         elif kind is CallKind.SYNCHRONIZE_DEVICE:
@@ -192,26 +192,26 @@ class Graphs:
     def _keep(self, captured: list[CapturedCall]) -> _Parts:
         parts: _Parts = {}
         together: list[Operator] | None = None
-        for place, each in enumerate(captured):
-            if not isinstance(each, Operator):
-                parts[place], together = each, None
+        for position, call in enumerate(captured):
+            if not isinstance(call, Operator):
+                parts[position], together = call, None
                 continue
             if together is None:
-                parts[place], together = len(self._journal.graphs), []
+                parts[position], together = len(self._journal.graphs), []
                 self._journal.graphs.append(together)
-            together.append(each)
+            together.append(call)
         return parts
 
     def _launch(self, parts: _Parts) -> None:
         """Launch what was captured. Each time, its exchanges are others."""
         numbers: dict[int, int] = {}
-        for place, each in parts.items():
-            if isinstance(each, int):
-                self._streams.call(CallKind.LAUNCH_GRAPH, stream=self._streams.current, graph=each)
-            elif isinstance(each, Exchange):
-                numbers[-1 - place] = self.again(each)
-            elif number := numbers.get(each.exchange, 0):
-                self._streams.call(each.kind, stream=self._streams.current, exchange=number)
+        for position, part in parts.items():
+            if isinstance(part, int):
+                self._streams.call(CallKind.LAUNCH_GRAPH, stream=self._streams.current, graph=part)
+            elif isinstance(part, Exchange):
+                numbers[-1 - position] = self.again(part)
+            elif number := numbers.get(part.exchange, 0):
+                self._streams.call(part.kind, stream=self._streams.current, exchange=number)
 
     def answers(self) -> dict[str, Any]:
         """What takes the place of torch.cuda's names for graphs; its contexts of a capture follow from these."""

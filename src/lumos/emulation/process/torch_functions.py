@@ -112,12 +112,12 @@ def _lazy(mode: Any, become: Callable[[Any, Any], None]) -> None:
     @TORCH.around(torch.nn.Module, "_apply")
     def convert(apply: Any, module: Any, function: Any, *given: Any, **named: Any) -> Any:
         every = ((held, *item) for held in (module._parameters, module._buffers) for item in held.items())
-        lazy = [found for found in every if isinstance(found[2], kinds)]
-        for held, key, each in lazy:
-            held[key], each.to_be = None, function(each.to_be)
+        lazy = [entry for entry in every if isinstance(entry[2], kinds)]
+        for held, key, parameter in lazy:
+            held[key], parameter.to_be = None, function(parameter.to_be)
         apply(module, function, *given, **named)
-        for held, key, each in lazy:
-            held[key] = each
+        for held, key, parameter in lazy:
+            held[key] = parameter
         return module
 
     @TORCH.around(torch.nn.parameter.UninitializedTensorMixin, "materialize")
@@ -156,8 +156,8 @@ def values(mode: Any) -> None:
     def read(data: Any) -> Any:
         if isinstance(data, FakeTensor):
             return data.tolist()
-        nested = isinstance(data, (list, tuple)) and any(isinstance(each, (list, tuple, FakeTensor)) for each in data)
-        return [read(each) for each in data] if nested else data
+        nested = isinstance(data, (list, tuple)) and any(isinstance(element, (list, tuple, FakeTensor)) for element in data)
+        return [read(element) for element in data] if nested else data
 
     torch.utils._device._device_constructors()  # by which `with torch.device(…)` knows these functions, kept as they are
 
@@ -171,10 +171,10 @@ def values(mode: Any) -> None:
     @TORCH.around(torch.Tensor, "isfinite")
     @TORCH.around(torch, "isfinite")
     def isfinite(check: Any, tensor: Any) -> Any:
-        found = check(tensor)
-        if isinstance(found, FakeTensor):
-            mode.known.know(found, True)
-        return found
+        finite = check(tensor)
+        if isinstance(finite, FakeTensor):
+            mode.known.know(finite, True)
+        return finite
 
     for name in ("tensor", "as_tensor", "isfinite"):  # as torch.jit.script knows them, which torch's own optimizers come through
         torch.jit._builtins._register_builtin(getattr(torch, name), f"aten::{name}")

@@ -26,7 +26,7 @@ _OLDEST, _NEWEST = (2, 6), (2, 13)
 REMEDY = f"install torch {_OLDEST[0]}.{_OLDEST[1]} to {_NEWEST[0]}.{_NEWEST[1]}, as its build for CPUs or for CUDA"
 
 #: Major and minor version of the torch that is installed.
-TORCH_VERSION = tuple(int(each) for each in str(torch.__version__).split(".")[:2])
+TORCH_VERSION = tuple(int(part) for part in str(torch.__version__).split(".")[:2])
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ def call_device_kernels(library: Any, mode: Any) -> None:
             most = targets.shape[1] if targets.dim() == 2 else targets.shape[0] // max(letters.numel(), 1)
             asked = lengths(mode, moments, scores.shape[0]), lengths(mode, letters, most)
             with mode.aside(hidden=True):
-                moments, letters = (each.reshape(-1).tolist() for each in asked)
+                moments, letters = (counts.reshape(-1).tolist() for counts in asked)
         return loss(scores, targets, moments, letters, *rest, **named)
 
 
@@ -82,19 +82,19 @@ def device_attention(
 ) -> Any:  # fmt: skip
     """Attention of [batch, heads, tokens, size] tensors on the kernel that torch would choose."""
     size, aten = query.shape[-1], torch.ops.aten
-    if len({each.dtype for each in (query, key, value)}) > 1:
+    if len({tensor.dtype for tensor in (query, key, value)}) > 1:
         raise RuntimeError(f"query, key and value must have the same dtype, but got {query.dtype}, {key.dtype} and {value.dtype}")
     if not enable_gqa:
-        torch.broadcast_shapes(*(each.shape[:-2] for each in (query, key, value)))  # raises where they do not go together
+        torch.broadcast_shapes(*(tensor.shape[:-2] for tensor in (query, key, value)))  # raises where they do not go together
     if _is_for_flash(query, key, value, attn_mask, enable_gqa):
         scale = size**-0.5 if scale is None else scale
         missing = -size % _MULTIPLE
         if missing:
-            query, key, value = (torch.nn.functional.pad(each, (0, missing)) for each in (query, key, value))
+            query, key, value = (torch.nn.functional.pad(tensor, (0, missing)) for tensor in (query, key, value))
         out = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
         return out[..., :size] if missing else out
     if enable_gqa and key.shape[-3] != query.shape[-3]:
-        key, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value))
+        key, value = (tensor.repeat_interleave(query.shape[-3] // tensor.shape[-3], -3) for tensor in (key, value))
     if _is_for_efficient(query, key, value):
         mask = None if attn_mask is None else _added(attn_mask, query).expand(*query.shape[:3], key.shape[2])
         keeps = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
@@ -110,7 +110,7 @@ def _is_for_flash(query: Any, key: Any, value: Any, mask: Any, enable_gqa: bool 
 
 def _go_together(query: Any, key: Any, value: Any, enable_gqa: bool = False) -> bool:
     """Whether a kernel takes such batches and heads, which it does not broadcast."""
-    return len({each.shape[: 1 if enable_gqa else 2] for each in (query, key, value)}) == 1
+    return len({tensor.shape[: 1 if enable_gqa else 2] for tensor in (query, key, value)}) == 1
 
 
 def _is_for_efficient(query: Any, key: Any, value: Any) -> bool:
@@ -139,8 +139,8 @@ def _network(
         hidden, projected = states[1].shape[-1], states[0].shape[-1]
     if torch.is_autocast_enabled("cuda"):  # which has a kernel of its own for cuDNN's networks, on the device
         low = torch.get_autocast_dtype("cuda")
-        input, *states = (None if each is None else each.to(low) for each in (input, *states))
-        params = [each.to(low) for each in params]
+        input, *states = (None if tensor is None else tensor.to(low) for tensor in (input, *states))
+        params = [parameter.to(low) for parameter in params]
     masks = torch.empty(0, dtype=torch.uint8, device=input.device) if dropout and train else None
     with torch.autocast("cuda", enabled=False):
         out, final, cell, _, _ = torch.ops.aten._cudnn_rnn(
@@ -175,7 +175,7 @@ def launch_as_operators(device: Device) -> None:
     def launches(module: Any) -> None:
         @TORCH.around(module.JITFunction, "run")
         def run(_: Any, kernel: Any, *args: Any, warmup: bool, **named: Any) -> None:
-            given = [each for each in tensors_in((args, named)) if each.is_cuda]
+            given = [tensor for tensor in tensors_in((args, named)) if tensor.is_cuda]
             if given and not warmup:
                 with torch.no_grad():
                     _operator(kernel.fn.__name__)(given)

@@ -93,7 +93,7 @@ class Compiled:
         given = list(tensors_in((args, kwargs)))
         if is_view(func):
             return contextlib.nullcontext()
-        if self.region >= 0 and _is_fusible(func) and all(each.device.type == "cuda" and not each.is_complex() for each in given):
+        if self.region >= 0 and _is_fusible(func) and all(tensor.device.type == "cuda" and not tensor.is_complex() for tensor in given):
             return self._storages.fusing(given)
         self._storages.use(given)
         return contextlib.nullcontext()
@@ -111,7 +111,7 @@ class Compiled:
 @functools.cache
 def is_view(func: Any) -> bool:
     """Whether the results of an operator lie where its arguments do."""
-    return any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns)
+    return any(returned.alias_info is not None and not returned.alias_info.is_write for returned in func._schema.returns)
 
 
 @functools.cache
@@ -128,5 +128,5 @@ def _fusible() -> frozenset[Any]:
     from torch._functorch.partitioners import get_default_op_list
 
     kinds = get_default_op_list()
-    taken_apart = {getattr(each, "overloadpacket", each) for each in decomposition_table}
+    taken_apart = {getattr(operator, "overloadpacket", operator) for operator in decomposition_table}
     return frozenset((kinds.fusible_ops | taken_apart | {torch.ops.aten.copy}) - kinds.compute_intensive_ops - kinds.random_ops - PRODUCTS)

@@ -50,7 +50,7 @@ def follows(func: Any, device: str) -> bool:
 def implementation(func: Any) -> str:
     """Which of the implementations for all kinds of devices an operator has that `follows`; any, for one outside of ATen."""
     kinds = _kinds().get(_name(func), frozenset())
-    return next((each for each in _EXPLICIT if each in kinds), in_python(func) or _EXPLICIT[0])
+    return next((kind for kind in _EXPLICIT if kind in kinds), in_python(func) or _EXPLICIT[0])
 
 
 @cache
@@ -59,7 +59,7 @@ def in_python(func: Any) -> str:
     made, has = OPDEFS.get(func._schema.name), torch._C._dispatch_has_kernel_for_dispatch_key
     if made._abstract_fn if made is not None else any(has(func.name(), key) for key in ("Meta", _IMPLICIT)):
         return ""
-    return next((each for each in ("CUDA", *_EXPLICIT) if f"{func.name().replace('::', '/')}/{each}" in torch.library._impls), "")
+    return next((kind for kind in ("CUDA", *_EXPLICIT) if f"{func.name().replace('::', '/')}/{kind}" in torch.library._impls), "")
 
 
 def has_kernel(func: Any, device: str) -> bool:
@@ -87,24 +87,24 @@ def kernels_instead(backend: str) -> list[str]:
 @cache
 def _kinds() -> dict[str, frozenset[str]]:
     """The kinds of implementations that each operator has, those that it leaves to its form with an output included."""
-    found: dict[str, set[str]] = {}
+    kinds_of: dict[str, set[str]] = {}
     delegates: dict[str, str] = {}
     name, listing = "", False
     for line in _declarations().splitlines():
         if line.startswith("- func: "):
             name, listing = line.removeprefix("- func: ").partition("(")[0], False
-            found[name] = set()
+            kinds_of[name] = set()
         elif line.startswith("  structured_delegate:"):
             delegates[name], listing = line.partition(":")[2].strip(), False
         elif line.startswith("  dispatch:"):
             listing = True
         elif listing and line.startswith("    "):
-            found[name].update(each.strip() for each in line.partition(":")[0].split(","))
+            kinds_of[name].update(kind.strip() for kind in line.partition(":")[0].split(","))
         else:
             listing = False
     for name, other in delegates.items():
-        found[name] |= found[other]
-    return {name: frozenset(kinds) for name, kinds in found.items()}
+        kinds_of[name] |= kinds_of[other]
+    return {name: frozenset(kinds) for name, kinds in kinds_of.items()}
 
 
 def _declarations() -> str:
@@ -135,13 +135,13 @@ _CLEARING: dict[str, Callable[[Any], Any]] = {
 
 def _by_mask(_: Any, indices: Any, *__: Any, **___: Any) -> None:
     """expandTensors: the positions that a mask selects. The device tells how many they are."""
-    for mask in (each for each in indices if each is not None and each.dtype in (torch.bool, torch.uint8)):
+    for mask in (index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)):
         mask.nonzero()
 
 
 def _flash(query: Any, key: Any, value: Any, dropout: float = 0.0, causal: bool = False, *_: Any, **more: Any) -> None:
     """_scaled_dot_product_flash_attention_cuda: everything as [batch, tokens, heads, size]."""
-    turned = [each.transpose(1, 2) for each in (query, key, value)]
+    turned = [tensor.transpose(1, 2) for tensor in (query, key, value)]
     longest = query.shape[2], key.shape[2]
     torch.ops.aten._flash_attention_forward(*turned, None, None, *longest, dropout, causal, False, scale=more.get("scale"))
 

@@ -84,10 +84,10 @@ def hook_places() -> dict[str, int]:
 
 
 def _declared(headers: Sequence[str]) -> dict[str, int]:
-    found = places_of_functions([(_FOLDER / header).read_text(encoding="utf-8") for header in headers])
-    if not found:
+    places = places_of_functions([(_FOLDER / header).read_text(encoding="utf-8") for header in headers])
+    if not places:
         raise ValueError(f"{headers[-1]} declares no virtual functions")
-    return found
+    return places
 
 
 def _declare_kernels() -> None:
@@ -151,14 +151,14 @@ _VIRTUAL = re.compile(r"\bvirtual\b[^;{}()]*?(~?\w+)\s*\(")
 def places_of_functions(declarations: Sequence[str]) -> dict[str, int]:
     """The place of each virtual function, counted from the first. declarations: the text of the header of the outermost base class, then
     that of each class derived from the one before, each with the virtual functions of that class alone."""
-    found: dict[str, int] = {}
+    places: dict[str, int] = {}
     count = 0
     for text in declarations:
-        inherited = frozenset(found)
+        inherited = frozenset(places)
         for match in _VIRTUAL.finditer(_ROCM.sub("", _COMMENT.sub("", text))):
             name = match[1]
             if name in inherited or (inherited and name.startswith("~")):
                 continue
-            found.setdefault(name, count)
+            places.setdefault(name, count)
             count += 2 if name.startswith("~") else 1
-    return found
+    return places

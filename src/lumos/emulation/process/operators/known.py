@@ -117,30 +117,30 @@ class KnownValues:
                 return self.know(out, number)
         if func.overloadpacket in _NEW and not (out.is_floating_point() or out.is_complex()):
             return self.know(out, 0)
-        found = self.result(func, args, kwargs, out)
-        if found is None:
-            for each in written(func, args, kwargs):
-                self.forget(each)
+        results = self.result(func, args, kwargs, out)
+        if results is None:
+            for tensor in written(func, args, kwargs):
+                self.forget(tensor)
             return None
-        for each, values in zip(tensors_in((out,)), tensors_in((found,)), strict=False):
-            if not self.has(each) and each.shape == values.shape:
-                self.know(each, values)
+        for tensor, values in zip(tensors_in((out,)), tensors_in((results,)), strict=False):
+            if not self.has(tensor) and tensor.shape == values.shape:
+                self.know(tensor, values)
         return None
 
     def result(self, func: Any, args: Any, kwargs: Any, out: Any = None) -> Any:
         """What an operator gives for the known values of its tensors; None where one is unknown, and where it gives or takes too much. It
         changes the twins of what it writes."""
         given = list(tensors_in((args, kwargs)))
-        if not _says_values(func) or sum(each.numel() for each in (*given, *tensors_in((out,)))) > _LARGEST:
+        if not _says_values(func) or sum(tensor.numel() for tensor in (*given, *tensors_in((out,)))) > _LARGEST:
             return None
-        overwritten = args[:1] if func in _OVERWRITE else [each for name, each in kwargs.items() if name in _places_written(func)]
-        if not all(self.has(each) or any(each is other for other in overwritten) for each in given):
+        overwritten = args[:1] if func in _OVERWRITE else [argument for name, argument in kwargs.items() if name in _places_written(func)]
+        if not all(self.has(tensor) or any(tensor is other for other in overwritten) for tensor in given):
             return None
-        for each in overwritten:
-            self._begin(each, 0)
+        for tensor in overwritten:
+            self._begin(tensor, 0)
         try:
             with self._apart():
-                named = {name: self._known(each) for name, each in kwargs.items() if name not in ("device", "pin_memory", "layout")}
+                named = {name: self._known(argument) for name, argument in kwargs.items() if name not in ("device", "pin_memory", "layout")}
                 if "device" in kwargs:
                     named["device"] = torch.device("cpu")
                 return func(*self._known(args), **named)
@@ -154,7 +154,7 @@ class KnownValues:
             if known is None:
                 raise RuntimeError("its memory has another size")
             return known
-        return [self._known(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return [self._known(element) for element in value] if isinstance(value, (list, tuple)) else value
 
     def _begin(self, tensor: Any, number: Any) -> bool:
         """Let a number fill a tensor's memory, where it is small and the tensor shows all of it."""
@@ -179,14 +179,14 @@ class KnownValues:
 def written(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
     """The tensors that an operator writes to, of those that it is given."""
     given = (*enumerate(args), *kwargs.items())
-    return tensors_in(each for place, each in given if place in _places_written(func))
+    return tensors_in(argument for position, argument in given if position in _places_written(func))
 
 
 @cache
 def _places_written(func: Any) -> frozenset[int | str]:
     """The places of the arguments that it writes to, and the names of those that only have one."""
-    written = [(i, each) for i, each in enumerate(func._schema.arguments) if each.alias_info is not None and each.alias_info.is_write]
-    return frozenset(each.name if each.kwarg_only else i for i, each in written)
+    written = [(i, entry) for i, entry in enumerate(func._schema.arguments) if entry.alias_info is not None and entry.alias_info.is_write]
+    return frozenset(entry.name if entry.kwarg_only else i for i, entry in written)
 
 
 @cache
@@ -206,8 +206,8 @@ def address_of(tensor: Any) -> int:
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Any]:
     """The tensors among values, those in lists and mappings included."""
-    for each in values.values() if isinstance(values, dict) else values:
-        if isinstance(each, torch.Tensor):
-            yield each
-        elif isinstance(each, (list, tuple, dict)):
-            yield from tensors_in(each)
+    for element in values.values() if isinstance(values, dict) else values:
+        if isinstance(element, torch.Tensor):
+            yield element
+        elif isinstance(element, (list, tuple, dict)):
+            yield from tensors_in(element)

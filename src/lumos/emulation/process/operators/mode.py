@@ -100,8 +100,8 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
                 return self._returned(note, stand_ins.run_for_real(func, args, kwargs))
         if func is _PACK or (func is sparse.BAG and args[sparse.IS_SPARSE]):
             return self._by_those_it_calls(func, args, kwargs)
-        args, kwargs = self._without_data(args), {name: self._without_data((each,))[0] for name, each in kwargs.items()}
-        if any(isinstance(each, sparse.SparseRows) for each in args):
+        args, kwargs = self._without_data(args), {name: self._without_data((argument,))[0] for name, argument in kwargs.items()}
+        if any(isinstance(argument, sparse.SparseRows) for argument in args):
             with self:
                 return func(*args, **kwargs)
         if not self.journal.recording:
@@ -128,9 +128,9 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
     def _without_data(self, given: Any) -> tuple[Any, ...]:
         """Arguments, with a tensor without data in place of each that has data."""
         return tuple(
-            stand_ins.from_data(self, each) if type(each) in (torch.Tensor, torch.nn.Parameter)
-            else list(self._without_data(each)) if isinstance(each, (list, tuple)) and each and isinstance(each[0], torch.Tensor)
-            else each for each in given
+            stand_ins.from_data(self, entry) if type(entry) in (torch.Tensor, torch.nn.Parameter)
+            else list(self._without_data(entry)) if isinstance(entry, (list, tuple)) and entry and isinstance(entry[0], torch.Tensor)
+            else entry for entry in given
         )  # fmt: skip
 
     def _quietly(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -138,9 +138,9 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         if (func.namespace != "aten" and follows(func, self.kind)) or by_device.chooses(func, self.kind):
             return self._by_parts(func, types, args, kwargs)  # by torch's rules for shapes, a wait would make a tensor of its own
         out = self._result(func, types, args, kwargs)
-        for each in out if isinstance(out, (list, tuple)) else (out,):
-            if isinstance(each, torch.Tensor):
-                self.storages.number_of(each)
+        for output in out if isinstance(out, (list, tuple)) else (out,):
+            if isinstance(output, torch.Tensor):
+                self.storages.number_of(output)
         return out
 
     def _by_parts(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -155,7 +155,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
                 out = func._op_dk(getattr(DispatchKey, implementation(func)), *args, **kwargs)
         except (RuntimeError, NotImplementedError):
             out = None  # it reads data after all
-        if out is None or any(type(each) is torch.Tensor for each in (out if isinstance(out, (list, tuple)) else (out,))):
+        if out is None or any(type(output) is torch.Tensor for output in (out if isinstance(out, (list, tuple)) else (out,))):
             with self.journal.closed():
                 return self._result(func, types, args, kwargs)
         stand_ins.pass_on(self, func, args, kwargs, out)
@@ -193,7 +193,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
 
     def _returned(self, note: Operator, out: Any) -> Any:
         """The result of an operator, which is noted."""
-        note.outputs.extend(self.storages.as_argument(each) for each in (out if isinstance(out, tuple) else (out,)))
+        note.outputs.extend(self.storages.as_argument(output) for output in (out if isinstance(out, tuple) else (out,)))
         return out
 
     def _result(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -205,17 +205,17 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         if func.overloadpacket in PRODUCTS and self.workspace and _device_of(args, self.kind) == "cuda":
             self.storages.workspace(self.workspace)
         with self.closed():
-            if func in stand_ins.BY_VALUES and (found := self.known.result(func, args, kwargs)) is not None:
-                return self._placed(found, _device_of(args, self.kind))
+            if func in stand_ins.BY_VALUES and (known := self.known.result(func, args, kwargs)) is not None:
+                return self._placed(known, _device_of(args, self.kind))
             if stand_in is not None:
                 return stand_in(self, func, args, kwargs)
-            self.rows = next((each.shape[0] for each in tensors_in(args) if each.dim()), 1)
+            self.rows = next((tensor.shape[0] for tensor in tensors_in(args) if tensor.dim()), 1)
             try:
                 out = self.dispatch(func, types, args, kwargs)
             except (NotImplementedError, RuntimeError) as error:
                 if not any(words in str(error) for words in _ASKS_DEVICE):
                     raise
-                layouts = {each.layout for each in tensors_in((args, kwargs))} - {torch.strided}
+                layouts = {tensor.layout for tensor in tensors_in((args, kwargs))} - {torch.strided}
                 if func._schema.returns:
                     raise UnsupportedOperatorException(" of ".join(map(str, (func, *layouts)))) from error
                 out = None  # it writes into what it is given
@@ -224,13 +224,13 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         stand_ins.pass_on(self, func, args, kwargs, out)
         return out
 
-    def _placed(self, found: Any, device: str) -> Any:
+    def _placed(self, computed: Any, device: str) -> Any:
         """A result that was worked out on the host, as tensors of the device."""
-        if not isinstance(found, torch.Tensor):
-            return type(found)(self._placed(each, device) for each in found) if isinstance(found, (list, tuple)) else found
+        if not isinstance(computed, torch.Tensor):
+            return type(computed)(self._placed(part, device) for part in computed) if isinstance(computed, (list, tuple)) else computed
         with self:
-            out = torch.ops.aten.empty_strided.default(found.shape, found.stride(), dtype=found.dtype, device=device)
-        self.known.know(out, found)
+            out = torch.ops.aten.empty_strided.default(computed.shape, computed.stride(), dtype=computed.dtype, device=device)
+        self.known.know(out, computed)
         return out
 
     @contextlib.contextmanager
@@ -244,11 +244,11 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         if self.kind != "cpu":
             return batch
         with self.journal.closed():
-            return tree_map_only(torch.Tensor, lambda each: self.from_tensor(each) if type(each) is torch.Tensor else each, batch)
+            return tree_map_only(torch.Tensor, lambda tensor: self.from_tensor(tensor) if type(tensor) is torch.Tensor else tensor, batch)
 
     def largest_result(self, func: Any, args: Any, kwargs: Any) -> int:
         """Elements of the largest tensor that an operator on tensors with data would make; 0 where only the data tell."""
-        if any(each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments):
+        if any(argument.alias_info is not None and argument.alias_info.is_write for argument in func._schema.arguments):
             return 0  # it writes into tensors that are there
         asked = (func, _shapes(args), _shapes(kwargs.items()))
         if asked not in self._largest:
@@ -257,8 +257,8 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
                     out = self.dispatch(func, (), args, kwargs)
                 except (RuntimeError, NotImplementedError):
                     out = None
-            found = out if isinstance(out, (list, tuple)) else (out,)
-            self._largest[asked] = max((each.numel() for each in found if isinstance(each, torch.Tensor)), default=0)
+            outputs = out if isinstance(out, (list, tuple)) else (out,)
+            self._largest[asked] = max((output.numel() for output in outputs if isinstance(output, torch.Tensor)), default=0)
         return self._largest[asked]
 
     @contextlib.contextmanager
@@ -272,10 +272,10 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
 
     def _note(self, func: Any, args: Any, kwargs: Any) -> Operator:
         declared = func._schema.arguments
-        given = [args[place] if place < len(args) else kwargs.get(each.name, each.default_value) for place, each in enumerate(declared)]
+        given = [args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value) for i, argument in enumerate(declared)]
         overload = "" if func._overloadname == "default" else func._overloadname
-        tf32 = allows_tf32(next((each for each in ("conv", "rnn") if each in func._schema.name), "matmul"))
-        inputs = [self.storages.as_argument(each) for each in given]
+        tf32 = allows_tf32(next((kind for kind in ("conv", "rnn") if kind in func._schema.name), "matmul"))
+        inputs = [self.storages.as_argument(argument) for argument in given]
         return Operator(
             name=func._schema.name, thread=0, begin=0, end=0, inputs=inputs, overload=overload, stream=self.streams.current, tf32=tf32,
             line=self.journal.line(), region=self.compiled.region,
@@ -286,10 +286,10 @@ def _shapes(values_given: Iterable[Any]) -> tuple[Any, ...]:
     """Arguments, with the shape and type of each tensor in its place: all that the shapes of results follow from. What is neither a
     number nor a tensor, such as an element type, stands as its text."""
     return tuple(
-        (each.dtype, tuple(each.shape)) if isinstance(each, torch.Tensor)
-        else _shapes(each) if isinstance(each, (list, tuple))
-        else (type(each), each) if isinstance(each, (bool, int, float)) else str(each)
-        for each in values_given
+        (argument.dtype, tuple(argument.shape)) if isinstance(argument, torch.Tensor)
+        else _shapes(argument) if isinstance(argument, (list, tuple))
+        else (type(argument), argument) if isinstance(argument, (bool, int, float)) else str(argument)
+        for argument in values_given
     )  # fmt: skip
 
 

@@ -39,12 +39,12 @@ class SparseRows(torch.Tensor):  # type: ignore[misc]
         kwargs, rule = kwargs or {}, _RULES.get(func.overloadpacket)
         if rule is not None:
             return rule(*args, **kwargs)
-        (given,) = (each for each in args if isinstance(each, cls))  # an operator on each element, which zeros are none of
-        named = {name: each for name, each in kwargs.items() if name != "layout"}
-        found = func(*(each.rows if each is given else each for each in args), **named)
-        if found is given.rows or found.shape[:1] != given.rows.shape[:1]:  # changed where it lies, or a figure of all
-            return given if found is given.rows else found
-        return SparseRows(given.places.to(found.device), found, given.shape, given.is_sorted)
+        (given,) = (argument for argument in args if isinstance(argument, cls))  # an operator on each element, which zeros are none of
+        named = {name: argument for name, argument in kwargs.items() if name != "layout"}
+        rows = func(*(argument.rows if argument is given else argument for argument in args), **named)
+        if rows is given.rows or rows.shape[:1] != given.rows.shape[:1]:  # changed where it lies, or a figure of all
+            return given if rows is given.rows else rows
+        return SparseRows(given.places.to(rows.device), rows, given.shape, given.is_sorted)
 
 
 def made(mode: Any, _: Any, args: Any, __: Any) -> Any:

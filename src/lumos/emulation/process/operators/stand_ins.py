@@ -71,7 +71,7 @@ _SORT = (aten.sort.default, aten.sort.stable)
 def from_data(mode: Any, source: Any) -> Any:
     """A tensor without data that takes the place of `source`, which has data: its values stay known, and that it is pinned."""
     if source.layout is torch.sparse_coo:
-        return sparse.without_data(source, lambda each: from_data(mode, each))
+        return sparse.without_data(source, lambda part: from_data(mode, part))
     tensor = mode.from_tensor(source)
     if is_pinned(source):
         tensor.pinned = True
@@ -90,7 +90,7 @@ def pass_on(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
     elif func is aten._amp_foreach_non_finite_check_and_unscale_.default:
         mode.known.know(args[1], 0.0)  # no gradient is infinite
     elif func in _DECIDES and (out.dtype == torch.bool or not _DECIDES[func]):
-        if any(mode.known.count(each) == _DECIDES[func] * each.numel() for each in tensors_in(args[:2])):
+        if any(mode.known.count(side) == _DECIDES[func] * side.numel() for side in tensors_in(args[:2])):
             mode.known.know(out, _DECIDES[func])
     elif func in _ALL and not mode.known.has(out):
         mode.journal.assume("stand-in-all", "what a script asks of all elements of a tensor holds: tensors have no data here")
@@ -110,8 +110,8 @@ def _sorted(mode: Any, places: Any, dim: int) -> None:
     mode.journal.assume("stand-in-order", "what is sorted by unknown values is in order already: tensors have no data here")
     if places.dim():
         with mode.aside(hidden=True):
-            each = torch.arange(places.shape[dim]).reshape(-1, *[1] * (places.dim() - 1 - dim % places.dim()))
-            mode.known.know(places, each.expand(tuple(places.shape)).contiguous())
+            positions = torch.arange(places.shape[dim]).reshape(-1, *[1] * (places.dim() - 1 - dim % places.dim()))
+            mode.known.know(places, positions.expand(tuple(places.shape)).contiguous())
 
 
 #: Operators that take one type alone, which torch's rules for shapes do not look at.
@@ -132,12 +132,12 @@ def check_kernel(mode: Any, func: Any, args: Any, kwargs: Any) -> None:
     """Raise the error of torch's kernel for tensors of a type that it lacks, a dimension that they have not, or a number that it refuses:
     the host's own kernel is tried on tensors of one element, once for each."""
     tensors = list(tensors_in((args, kwargs)))
-    types = [torch.float32 if each.dtype in _NARROWER else each.dtype for each in tensors]
-    if not tensors or not all(each.numel() for each in tensors) or not _is_tried(func) or not _PLAIN.issuperset(types):
+    types = [torch.float32 if tensor.dtype in _NARROWER else tensor.dtype for tensor in tensors]
+    if not tensors or not all(tensor.numel() for tensor in tensors) or not _is_tried(func) or not _PLAIN.issuperset(types):
         return  # no kernel runs for nothing
     if func.overloadpacket in _OF_FLOATS and tensors[0].is_cuda and not types[0].is_floating_point:
         raise RuntimeError(f"{func._schema.name}: not implemented for {types[0]}")
-    call = func, *types, *(each.dim() for each in tensors), *(each for each in args if type(each) in (int, float))
+    call = func, *types, *(tensor.dim() for tensor in tensors), *(number for number in args if type(number) in (int, float))
     if call not in _WRONG:
         _WRONG[call] = _error(mode, func, args, kwargs, types)
     if (wrong := _WRONG[call]) is not None:
@@ -169,18 +169,18 @@ def _error(mode: Any, func: Any, args: Any, kwargs: Any, types: list[Any]) -> Ex
         return None
     if "not implemented for '" in str(error) or str(error).startswith("Dimension out of range"):
         return error
-    usual = [own.default_value if type(each) is float else each for own, each in zip(func._schema.arguments, args, strict=False)]
+    usual = [own.default_value if type(given) is float else given for own, given in zip(func._schema.arguments, args, strict=False)]
     others = [torch.float32] * len(types), [types[0], *[torch.int64] * (len(types) - 1)]  # all numbers, and numbers with indices
-    is_at_fault = None in [tried(args, each) for each in others] or (None not in usual and tried(usual, types) is None)
+    is_at_fault = None in [tried(args, other) for other in others] or (None not in usual and tried(usual, types) is None)
     return error if is_at_fault else None
 
 
 def _single(given: Any, types: Iterator[Any]) -> list[Any]:
     """Arguments with a tensor of one element in the place of each, of these types in turn."""
     return [
-        torch.zeros([1] * each.dim(), dtype=next(types)) if isinstance(each, torch.Tensor)
-        else _single(each, types) if isinstance(each, (list, tuple))
-        else torch.device("cpu") if isinstance(each, torch.device) else each for each in given
+        torch.zeros([1] * argument.dim(), dtype=next(types)) if isinstance(argument, torch.Tensor)
+        else _single(argument, types) if isinstance(argument, (list, tuple))
+        else torch.device("cpu") if isinstance(argument, torch.device) else argument for argument in given
     ]  # fmt: skip
 
 
@@ -189,11 +189,11 @@ def check_memory(mode: Any, func: Any, args: Any, kwargs: Any) -> None:
     what is written has several elements in one place or shares its memory: it is tried on small memory that is laid out so."""
     into = list(written(func, args, kwargs))
     every = list(tensors_in((args, kwargs))) if into else []
-    addresses = [address_of(each) for each in every]
-    shared = any(0 in (by for size, by in zip(each.shape, each.stride(), strict=True) if size > 1) for each in into)
-    if not into or -1 in addresses or not (shared or sum(addresses.count(address_of(each)) for each in into) > len(into)):
+    addresses = [address_of(tensor) for tensor in every]
+    shared = any(0 in (by for size, by in zip(tensor.shape, tensor.stride(), strict=True) if size > 1) for tensor in into)
+    if not into or -1 in addresses or not (shared or sum(addresses.count(address_of(tensor)) for tensor in into) > len(into)):
         return
-    sizes = {address: int(each.untyped_storage().nbytes()) for address, each in zip(addresses, every, strict=True)}
+    sizes = {address: int(tensor.untyped_storage().nbytes()) for address, tensor in zip(addresses, every, strict=True)}
     if sum(sizes.values()) > _LARGEST:
         return
     with mode.aside(hidden=True), torch.no_grad():
@@ -213,8 +213,8 @@ def check_memory(mode: Any, func: Any, args: Any, kwargs: Any) -> None:
 def check_types(func: Any, args: Any) -> None:
     """Raise the error of torch's kernel for tensors whose types do not go together, or more draws than there are choices."""
     if func.overloadpacket in _OF_ONE_TYPE and func._overloadname == "default":
-        types = [each.dtype for each in tensors_in(args) if each.is_floating_point() or each.is_complex()]
-        other = next((each for each in types if each != types[0]), None)
+        types = [tensor.dtype for tensor in tensors_in(args) if tensor.is_floating_point() or tensor.is_complex()]
+        other = next((dtype for dtype in types if dtype != types[0]), None)
         if other is not None:
             raise RuntimeError(f"{func._schema.name}: tensors must have the same dtype, but got {types[0]} and {other}")
     elif func is aten.multinomial.default and args[1] > args[0].shape[-1] and not any(args[2:]):
@@ -224,14 +224,14 @@ def check_types(func: Any, args: Any) -> None:
 @cache
 def _place(func: Any, name: str) -> int:
     """The place of an argument of this name; as many as there are where there is none."""
-    names = [each.name for each in func._schema.arguments]
+    names = [argument.name for argument in func._schema.arguments]
     return names.index(name) if name in names else len(names)
 
 
 def check_placed(mode: Any, func: Any, args: Any) -> None:
     """Raise torch's error for values that do not go where they are put, of which a mask that nobody knows says nothing."""
     if (_place(func, "indices"), _place(func, "values")) == (1, 2):
-        masks = (each for each in args[1] if each is not None and each.dtype in (torch.bool, torch.uint8))
+        masks = (mask for mask in args[1] if mask is not None and mask.dtype in (torch.bool, torch.uint8))
         if all(map(mode.known.has, masks)):
             with mode:
                 args[2].expand(_index(mode, aten.index.Tensor, args[:2], {}).shape)
@@ -295,21 +295,21 @@ def _index(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     tensor, indices, *rest = args
     positions: list[Any] = []
     with mode:
-        for each in indices:
-            if each is not None and each.dtype in (torch.bool, torch.uint8):
-                if each.shape != tensor.shape[len(positions) : len(positions) + each.dim()]:
-                    raise IndexError(f"the mask has shape {list(each.shape)}, the indexed tensor {list(tensor.shape)}")
-                positions += [each.new_empty((_count(mode, each),), dtype=torch.int64) for _ in range(each.dim())]
+        for index in indices:
+            if index is not None and index.dtype in (torch.bool, torch.uint8):
+                if index.shape != tensor.shape[len(positions) : len(positions) + index.dim()]:
+                    raise IndexError(f"the mask has shape {list(index.shape)}, the indexed tensor {list(tensor.shape)}")
+                positions += [index.new_empty((_count(mode, index),), dtype=torch.int64) for _ in range(index.dim())]
             else:
-                positions.append(each)
+                positions.append(index)
         return func(tensor, positions, *rest, **kwargs)
 
 
 def _unique(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """Of a whole tensor, or along a dimension, which two of these operators may have."""
     mode.journal.assume("stand-in-unique", "the elements of a tensor count as all different")
-    tensor, place = args[0], {aten.unique_dim.default: 1, aten.unique_consecutive.default: 3}.get(func, len(args))
-    dim = args[place] if place < len(args) else kwargs.get("dim")
+    tensor, position = args[0], {aten.unique_dim.default: 1, aten.unique_consecutive.default: 3}.get(func, len(args))
+    dim = args[position] if position < len(args) else kwargs.get("dim")
     with mode:
         if dim is not None:
             return tensor.clone(), *(tensor.new_empty(tensor.shape[dim], dtype=torch.int64) for _ in range(2))
@@ -390,19 +390,19 @@ def _ctc_loss(scores: Any, targets: Any, of_scores: Any, of_targets: Any, *_: An
 def _gru_backward(gradient: Any, _: Any, has_bias: bool) -> Any:
     """Gradients of the three gates of both sides, of the state, and of both biases."""
     gates = [gradient.new_empty(gradient.shape[0], 3 * gradient.shape[1]) for _ in range(2)]
-    return *gates, _like(gradient), *(each.new_empty(each.shape[1]) if has_bias else None for each in gates)
+    return *gates, _like(gradient), *(gate.new_empty(gate.shape[1]) if has_bias else None for gate in gates)
 
 
 def _batch_norm_sums(_: Any, __: Any, mean: Any, ___: Any, weight: Any, of_input: bool, *wanted: bool) -> Any:
     """Two sums for each channel, and the gradients of weight and bias, of those that are wanted."""
     sums = [_like(mean) if of_input else None for _ in range(2)]
-    return *sums, *(_like(weight) if each and weight is not None else None for each in wanted)
+    return *sums, *(_like(weight) if is_wanted and weight is not None else None for is_wanted in wanted)
 
 
 #: Results by the operator's own arguments.
 _SHAPES: dict[str, Callable[..., Any]] = {
     "_cudnn_rnn_backward": lambda x, weights, _, __, h, cell, *___: (
-        _like(x), _like(h), None if cell is None else _like(cell), [_like(each) for each in weights]
+        _like(x), _like(h), None if cell is None else _like(cell), [_like(weight) for weight in weights]
     ),
     # and the reciprocal root mean square of each row
     "_fused_rms_norm": lambda x, shape, *_: (_like(x), _sums(x, *x.shape[: x.dim() - len(shape)], *[1] * len(shape))),
@@ -456,7 +456,7 @@ _LARGEST = 1 << 20
 def can_run_for_real(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
     """Whether an operator reads and makes tensors with data only."""
     tensors = list(tensors_in((*args, *kwargs.values())))
-    if any(isinstance(each, FakeTensor) or each.device.type != "cpu" for each in tensors):
+    if any(isinstance(tensor, FakeTensor) or tensor.device.type != "cpu" for tensor in tensors):
         return False
     device = kwargs.get("device")
     if device is not None and torch.device(device).type != "cpu":
@@ -479,7 +479,7 @@ def run_for_real(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _is_small(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
     """Whether the results are, which an operator on tensors without data tells; one that cannot tell depends on data and is run."""
-    shapes = [each.shape for each in tensors_in((*args, *kwargs.values()))]
+    shapes = [tensor.shape for tensor in tensors_in((*args, *kwargs.values()))]
     if sum(math.prod(shape) for shape in shapes) > _LARGEST:
         return False
     return bool(mode.largest_result(func, args, kwargs) <= _LARGEST)

@@ -82,7 +82,7 @@ class Storages:
         number = self._count
         if self.allocator is not None and device == "cuda":
             size, sources = int(storage.nbytes()), getattr(self._fusing, "sources", None)
-            if sources is None or size * _MADE_AGAIN < sum(int(each.nbytes()) for each in sources):
+            if sources is None or size * _MADE_AGAIN < sum(int(source.nbytes()) for source in sources):
                 self._take(self.allocator, size, number)
             else:
                 self._fused[number] = _Fused(size, sources)
@@ -101,7 +101,7 @@ class Storages:
     def fusing(self, tensors: Iterable[Any]) -> Iterator[None]:
         """Within it, what is made of these tensors is part of a kernel of compiled code, and takes memory once it is used."""
         before = getattr(self._fusing, "sources", None)
-        self._fusing.sources = list({address_of(each): each.untyped_storage() for each in tensors if self.find(each)}.values())
+        self._fusing.sources = list({address_of(tensor): tensor.untyped_storage() for tensor in tensors if self.find(tensor)}.values())
         try:
             yield
         finally:
@@ -208,7 +208,7 @@ class Storages:
         """Work is done until a moment, or all work."""
         waiting, self._awaited = self._awaited, []
         for block, until in waiting:
-            left = {each: call for each, call in until.items() if moment is not None and moment.get(each, -1) < call}
+            left = {stream: call for stream, call in until.items() if moment is not None and moment.get(stream, -1) < call}
             if left:
                 self._awaited.append((block, left))
             elif self.allocator is not None:
@@ -216,17 +216,17 @@ class Storages:
 
     def held(self) -> str:
         """What the device's memory holds, for people."""
-        kinds = {each.storage: each.kind for each in self.owners.all()}
-        found: Counter[str] = Counter()
+        kinds = {owner.storage: owner.kind for owner in self.owners.all()}
+        sizes: Counter[str] = Counter()
         for number, block in list(self._taken.items()):
-            found[kinds.get(number, MemoryKind.TEMPORARY)] += block.size if block else 0
-        return f"It holds {', '.join(f'{said(size)} {kind}' for kind, size in found.most_common() if size)}" if any(found.values()) else ""
+            sizes[kinds.get(number, MemoryKind.TEMPORARY)] += block.size if block else 0
+        return f"It holds {', '.join(f'{said(size)} {kind}' for kind, size in sizes.most_common() if size)}" if any(sizes.values()) else ""
 
     def as_argument(self, value: Any) -> Argument:
         """A value of a call, as the record keeps it: of a tensor that is made of others, those."""
         if hasattr(type(value), "__tensor_flatten__"):
             value = [getattr(value, name) for name in type(value).__tensor_flatten__(value)[0]]
-        return [self._single(each) for each in value] if isinstance(value, (list, tuple)) else self._single(value)
+        return [self._single(element) for element in value] if isinstance(value, (list, tuple)) else self._single(value)
 
     def _single(self, value: Any) -> Single:
         if isinstance(value, torch.Tensor):
@@ -254,4 +254,4 @@ class Storages:
     def known(self, address: int, number: int) -> Tensor | None:
         """The tensor at an address when the journal's newest note had this number, None where none was described there."""
         there = self._described.get(address, [])
-        return next((each.tensor for each in reversed(there) if each.number <= number), there[0].tensor if there else None)
+        return next((note.tensor for note in reversed(there) if note.number <= number), there[0].tensor if there else None)
