@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.operators.calls import BACKWARD_NODE, GATHERS
-from lumos.operators.order import nodes_around, nodes_of, same_places, whole_of_parts
+from lumos.operators.calls import BACKWARD_NODE, GATHERS, nodes_around, nodes_of, same_places, whole_of_parts
 from lumos.operators.symbols import Axis, Symbols
 from lumos.operators.table import OperatorKind, axis_rule, elementwise_names, forced, kind_of, own_name, views, weights_of
 from lumos.operators.views import HOW, CallArguments, Sized, seen_as

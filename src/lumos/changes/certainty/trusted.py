@@ -9,15 +9,17 @@ is no better than limited where it is wider than what the change does.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.analyze.evidence import MOST_ERROR
-from lumos.analyze.loop.noise import FEW_STEPS
+from lumos.analyze.loop.noise import FEW_STEPS, noise_unknown, step_spread
+from lumos.analyze.loop.steady import Steady
 from lumos.analyze.loop.steps import is_operation_level
 from lumos.analyze.trust import Trust, with_evidence, with_unknown
-from lumos.changes.answer import Answer, Changed, answer
+from lumos.changes.answer import Answer, Changed, answer, base_of
+from lumos.changes.certainty.unmeasured import unmeasured
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.evidence import NEGLIGIBLE
@@ -161,3 +163,31 @@ def as_far_as_reproduced(answered: Answer, graph: Graph, same: Placed, *, repeat
     if off <= NEGLIGIBLE:
         return answered
     return replace(answered, trust=with_evidence(answered.trust, (Evidence("recut-differs", message, Grade.SOUND, off),)))
+
+
+class IntervalCauses(NamedTuple):
+    """Why an interval is as wide as it is. base_error, step_spread: how far the simulated base is off, and how much steps differ, as
+    fractions of the step; together they make its half-width.
+    few_steps: whether there are too few steps to see their spread, so that a fixed one stands for it. unknown_s: how much it is wider at
+    each end by what the recording does not show. gaps_s: how much by pauses of a device that were not measured. prices_s: how much by
+    what work costs that was scaled or modelled instead of measured."""
+
+    base_error: float
+    step_spread: float
+    few_steps: bool
+    unknown_s: float
+    gaps_s: float
+    prices_s: float
+
+
+def interval_causes(graph: Graph, answered: Answer) -> IntervalCauses:
+    """What the interval of an answer of `lumos whatif` about the job of that graph consists of."""
+    known, base, changed = base_of(graph, False), answered.base, answered.outcome
+    by = answered.trust.unknown * base.step_time_s if answered.altered else 0.0
+    half = base.step_time_high_s / base.step_time_s - 1 if base.step_time_s else 0.0
+    most = (changed.step_time_high_s - by) / (1 + half)
+    least = (changed.step_time_low_s + by) / (1 - half) if half < 1 else 0.0
+    bounds = unmeasured(known.figures.loop, answered.job) if isinstance(answered.job, Steady) else None
+    gaps = 1e-9 * (bounds.high_ns - bounds.low_ns) if bounds else 0.0
+    prices = max(round(most - least - gaps, 9), 0.0)  # times are whole ns
+    return IntervalCauses(abs(known.off), step_spread(known.times), bool(noise_unknown(known.times)), by, gaps, prices)

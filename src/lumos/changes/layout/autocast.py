@@ -28,9 +28,8 @@ from lumos.changes.layout.measured_layout import NOTHING, Extra, as_before, rewr
 from lumos.changes.layout.rescale import holding
 from lumos.cost.memory_bound_model import moved
 from lumos.graph.lists import equal_rows
-from lumos.operators.calls import BACKWARD_NODE, GATHERS
+from lumos.operators.calls import BACKWARD_NODE, GATHERS, nodes_around
 from lumos.operators.inference import given_number
-from lumos.operators.order import nodes_around
 from lumos.operators.shaped import elements, has_rate, is_attention, type_of
 from lumos.operators.table import Shape, own_name, views
 from lumos.segment.dimensions import shapes_of

@@ -23,7 +23,7 @@ from lumos.analyze.ranks.stragglers import Stragglers, stragglers
 from lumos.analyze.replay import ReplayResult, replay
 from lumos.analyze.tables import class_times
 from lumos.changes.answer import contracted
-from lumos.changes.interval import interval_causes
+from lumos.changes.certainty.trusted import interval_causes
 from lumos.changes.whatif import answer_changes
 from lumos.cost.from_trace import modelled_collectives
 from lumos.errors import GraphError, LumosError

@@ -8,12 +8,11 @@ import pytest
 
 import lumos
 from lumos.changes.answer import Answer, Provenance
-from lumos.changes.certainty.trusted import as_far_as_told
+from lumos.changes.certainty.trusted import as_far_as_told, interval_causes
 from lumos.changes.changes import Changes
-from lumos.changes.interval import interval_causes
 from lumos.changes.whatif import answer_changes
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "gpt-2rank-cpu"
 
 
 @pytest.fixture(scope="module")
