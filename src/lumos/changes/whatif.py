@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -59,11 +59,12 @@ from lumos.units import count
 from lumos.vocabulary import Grade
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lumos.changes.changes import Changes
-    from lumos.changes.layout.placed import Launching
+    from lumos.changes.layout.placed import Launching, Placed
     from lumos.graph.table import Graph
+    from lumos.simulation.durations import Mask
     from lumos.trace.table import Job, Trace
 
 
@@ -186,13 +187,7 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, cut: Cut | None =
 def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_only: bool = False) -> Answer:
     """The answer for one set of changes."""
     if not changes.structural:
-        altered = changes.durations.apply(graph, job)
-        check_altered(graph, altered, job, changes.durations)
-        answered = answer(graph, unchanged_tasks(graph, altered, changes.durations.described()), repeat=changes.repeat, step_only=step_only)
-        known = changes.machine(job, graph).known
-        impossible = above_peak_rate(graph, altered, job, known.accelerator if known is not None else None, answered.base.step_time_s)
-        answered = answered if step_only else with_memory(answered, job, lambda: cut.segmentation, (None,) * len(job.traces))
-        return replace(answered, trust=with_evidence(answered.trust, (*impossible, *sides_left_out(graph, altered))))
+        return _of_durations(job, graph, changes, cut, step_only=step_only)
     if is_operations(job.traces[0]):
         return _passes(job, graph, changes)
     check_blocks(changes.settings)
@@ -208,21 +203,66 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_onl
     resized = {key: value for key, value in counts(changes.settings).items() if key in SIZE_KEYS}
     layout = changed_layout(measured, job, changes)
     same = as_recorded_cut(segmentation, job, changes.settings)
-    shaped = reshaped(job, layout)
-    new = replace(job, traces=_of_ranks(job, layout))
+    launches = _launching(measured, job, layout) if has_device(graph) and same is None else ()
+    built = _built(job, layout, changes.durations, launches, graphs=graphs)
+    changed = built.changed
+    resized_here = sizes_of_rank(measured, job, resized)
+    done = () if step_only else work(measured, job, changes, resized_here, layout.shared)
+    with schedulable(", ".join(changed.changes)):
+        answered = answer(graph, changed, *done, repeat=changes.repeat, step_only=step_only)
+    answered = trusted.as_far_as_reached(answered, held=bool((built.left_open & (changed.low < changed.high)).any()))
+    answered = replace(answered, trust=with_evidence(answered.trust, sides_left_out(built.placed.graph, changed.graph)))
+    if {"layers", "recompute"} & set(changes.settings):
+        how = f"the recording shows {count(segmentation.layers, 'layer')}, by {segmentation.evidence.get('forward', 'nothing')}"
+        answered = trusted.less_sure(answered, "layers-uncertain", how, segmentation.confidence)
+    answered = trusted.as_far_as_rebuilt(answered, layout, measured) if changes.settings else answered
+    answered = replace(answered, recorded=replace(job, traces=_of_ranks(reshaped(job, layout), layout)))
+    if not step_only:
+        answered = with_memory(answered, job, lambda: segmentation, *_allocating(measured, job, layout, changes))
+    if same is not None:
+        answered = trusted.as_far_as_reproduced(answered, graph, same, repeat=changes.repeat)
+    recorded_sizes = sizes(job.traces[0])._asdict() if resized else {}
+    shown = {**recorded_sizes, **counted, "layers": min(segmentation.stacks, default=segmentation.layers)}
+    return _sized(answered, changes, shown, {**counts(changes.settings), **resized_here}, 1e-9 * accumulation_ns(layout))
+
+
+def _of_durations(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_only: bool) -> Answer:
+    """The answer where durations alone change."""
+    altered = changes.durations.apply(graph, job)
+    check_altered(graph, altered, job, changes.durations)
+    answered = answer(graph, unchanged_tasks(graph, altered, changes.durations.described()), repeat=changes.repeat, step_only=step_only)
+    known = changes.machine(job, graph).known
+    impossible = above_peak_rate(graph, altered, job, known.accelerator if known is not None else None, answered.base.step_time_s)
+    answered = answered if step_only else with_memory(answered, job, lambda: cut.segmentation, (None,) * len(job.traces))
+    return replace(answered, trust=with_evidence(answered.trust, (*impossible, *sides_left_out(graph, altered))))
+
+
+class _Built(NamedTuple):
+    """A changed job that was put together. placed: before its durations change besides. left_open: tasks whose interval holds what the
+    recording leaves open, bool[n]."""
+
+    changed: Changed
+    placed: Placed
+    left_open: Mask
+
+
+def _built(job: Job, layout: MeasuredLayout, durations: Durations, launches: Sequence[Launching], *, graphs: bool) -> _Built:
+    """The job of a layout, put together, with changed durations. launches: what launching added work takes the CPU of each rank. graphs:
+    whether its passes are captured as CUDA graphs."""
     placed = assemble_pieces(layout)
     modelled = np.isin(placed.source, np.array(sorted(layout.modelled), np.int64))
+    words = layout.changes
     if graphs:
-        placed, launches = capture(placed, layout.segmentation)
-        modelled |= launches
-        layout = replace(layout, changes=(*layout.changes, "cuda_graphs = on"))
-    launches_of = _launching(measured, job, layout) if has_device(graph) and same is None else ()
+        placed, captured = capture(placed, layout.segmentation)
+        modelled |= captured
+        words = (*words, "cuda_graphs = on")
     added = len(placed.source)
     for assumed in layout.assumed:
-        placed = add_work(placed, tuple(assumed(placed)), launches_of)
+        placed = add_work(placed, tuple(assumed(placed)), launches)
     modelled = np.append(modelled, np.ones(len(placed.source) - len(modelled), bool))
     left_open = np.isin(placed.source, np.array(sorted(layout.open), np.int64)) | (np.arange(len(placed.source)) >= added)
-    altered = changes.durations.apply(placed.graph, new, MadeFrom(segmentation.graph, job, placed.source))
+    new = replace(job, traces=_of_ranks(job, layout))
+    altered = durations.apply(placed.graph, new, MadeFrom(layout.segmentation.graph, job, placed.source))
     before = placed.graph.duration
     factor = np.divide(altered.duration, before, out=np.ones(len(before)), where=before > 0)  # what is left out may remain at the high end
     changed = Changed(
@@ -232,27 +272,10 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_onl
         high=np.maximum(np.rint(placed.high * factor).astype(np.int64), altered.duration),
         scaled=((layout.prices.best[placed.source] != 1) & (placed.source >= 0)) | (altered.duration != placed.graph.duration),
         modelled=modelled,
-        changes=(*layout.changes, *changes.durations.described()),
+        changes=(*words, *durations.described()),
         diagnostics=layout.diagnostics,
     )
-    resized_here = sizes_of_rank(measured, job, resized)
-    done = () if step_only else work(measured, job, changes, resized_here, layout.shared)
-    with schedulable(", ".join(changed.changes)):
-        answered = answer(graph, changed, *done, repeat=changes.repeat, step_only=step_only)
-    answered = trusted.as_far_as_reached(answered, held=bool((left_open & (changed.low < changed.high)).any()))
-    answered = replace(answered, trust=with_evidence(answered.trust, sides_left_out(placed.graph, altered)))
-    if {"layers", "recompute"} & set(changes.settings):
-        how = f"the recording shows {count(segmentation.layers, 'layer')}, by {segmentation.evidence.get('forward', 'nothing')}"
-        answered = trusted.less_sure(answered, "layers-uncertain", how, segmentation.confidence)
-    answered = trusted.as_far_as_rebuilt(answered, layout, measured) if changes.settings else answered
-    answered = replace(answered, recorded=replace(shaped, traces=_of_ranks(shaped, layout)))
-    if not step_only:
-        answered = with_memory(answered, job, lambda: segmentation, *_allocating(measured, job, layout, changes))
-    if same is not None:
-        answered = trusted.as_far_as_reproduced(answered, graph, same, repeat=changes.repeat)
-    recorded_sizes = sizes(job.traces[0])._asdict() if resized else {}
-    shown = {**recorded_sizes, **counted, "layers": min(segmentation.stacks, default=segmentation.layers)}
-    return _sized(answered, changes, shown, {**counts(changes.settings), **resized_here}, 1e-9 * accumulation_ns(layout))
+    return _Built(changed, placed, left_open)
 
 
 def _with_shapes(answered: Answer, job: Job, changes: Changes) -> Job | None:
