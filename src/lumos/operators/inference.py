@@ -512,9 +512,9 @@ class _Inference:
         return _Tensor(shape, tuple(axes), self._clock, source.differentiable, data=source.data, maker=source.maker)
 
     def _listed(self, number: int, argument: int) -> list[_Tensor]:
-        """The tensors of an argument that is a list: of each shape the latest ones that no call has taken yet, or else that have the same
-        axes, in the order in which they were made, the last of them more than once if there are fewer. Lists of weights, and of what
-        belongs to these, are in their order, and what is received from another rank is new.
+        """The tensors of an argument that is a list: of each shape the latest ones that no call has taken yet, or else the latest of all,
+        in the order in which they were made, the last of them more than once if there are fewer. Lists of weights, and of what belongs to
+        these, are in their order, and what is received from another rank is new.
         """
         call = self.calls[number]
         of_weights = own_name(call.name).startswith(("_foreach", "_fused"))
@@ -526,7 +526,7 @@ class _Inference:
                 wanted = call.inputs[argument].count(shape)
                 known = self._weights[shape] if of_weights else [] if received else self._candidates(shape, False)
                 unused = [t for t in known if not t.used]
-                latest = known[:wanted] if of_weights else (unused if len(unused) >= wanted else self._same_axes(known))[-wanted:]
+                latest = known[:wanted] if of_weights else (unused if len(unused) >= wanted else known)[-wanted:]
                 if not latest:
                     axes = tuple(self.symbols.fresh(size) for size in shape)
                     latest = [_Tensor(shape, axes, self._clock, given=True, data=received)]
@@ -535,10 +535,6 @@ class _Inference:
             out.append(left[shape].pop(0))
             out[-1].used = True
         return out
-
-    def _same_axes(self, tensors: list[_Tensor]) -> list[_Tensor]:
-        """Those of the tensors that have the axes of the last."""
-        return [t for t in tensors if list(map(self.symbols.key, t.axes)) == list(map(self.symbols.key, tensors[-1].axes))]
 
     # ------------------------------------------------------------ results
 
