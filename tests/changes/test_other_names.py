@@ -88,13 +88,10 @@ def test_neither_names_nor_tiny_kernels_change_an_answer(original, tmp_path, rew
         (((4, 64, 32), (16, 32)), (256, 16, 32, 1)),
         (((), (8,), (64, 32), (16, 32)), (64, 16, 32, 1)),
         (((8, 64, 32), (8, 32, 16)), (64, 16, 32, 8)),
+        (((64, 32), (31, 16)), None),
     ],
 )
 def test_the_factors_of_another_librarys_multiplication_are_those_that_fit(shapes, sizes):
     o = ShapedOperator("te::general_gemm", shapes, ("",) * len(shapes), multiplies=True)
     assert product(o) == sizes
     assert product(o._replace(multiplies=False)) is None
-
-
-def test_shapes_that_do_not_fit_are_no_multiplication():
-    assert product(ShapedOperator("te::general_gemm", ((64, 32), (31, 16)), ("", ""), multiplies=True)) is None

@@ -174,3 +174,17 @@ def test_a_call_that_synchronises_an_unused_device_waits_for_nothing(draw, trace
     drawing.call("cudaStreamWaitEvent", 40, 5, correlation=91)
     drawing.row("cuda_sync", "Stream Wait Event", 40, 5, 9, 0, stream=9, device=0, correlation=91, wait_on_stream=8)
     assert not (rank_graph(trace(drawing)).pred_kind == Dependency.SYNC).any()
+
+
+@pytest.mark.parametrize(("records", "known"), [(True, [0, 100, 200, 300]), (False, [0, 100, 200])])
+def test_an_event_may_stand_for_work_from_before_the_recording(draw, trace, loop_time, records, known):
+    """The recording begins in step 2: the launches and the records of steps 0 and 1 are missing, but not their kernels. What the first
+    call is part of is then cut off, so that without rows of record calls it is on its own, and its wait of 85 us is kept."""
+    drawing = limiter(draw, records=records)
+    drawing.rows = [row for row in drawing.rows if row["ts"] >= 129 or (row["cat"] == "kernel" and row["ts"] >= 110)]
+    found = trace(drawing)
+    graph = rank_graph(found)
+    ended = graph.measured_end[graph.pred[graph.pred_kind == Dependency.SYNC]] // US
+    assert (ended - ended[0]).tolist() == known
+    assert graph.unclaimed_wait_time.tolist() == ([] if records else [85 * US])
+    assert [loop_time(found, f) for f in (1, 0.2)] == [100, 20]

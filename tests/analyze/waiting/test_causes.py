@@ -53,3 +53,12 @@ def test_a_dispatch_behind_the_kernel_before_is_a_gap_and_no_wait(draw_graph):
     assert split(timeline, by_kind, np.array([0, 1]), 0, 20 * US).by_cause() == Idle(0, 3 * US, 0, 0)
     (path,) = critical_paths(timeline)
     assert path.by_class["kernel gaps"] == 3 * US
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_causes_that_are_over_at_the_same_time_the_first_is_named(draw_graph, order):
+    """Two threads work until 10 µs, and a third waits for both."""
+    processors = [Processor(0, False, f"thread {i}") for i in range(3)]
+    tasks = [(0, Kind.OPERATOR, "a", 0, 10), (1, Kind.OPERATOR, "b", 0, 10), (2, Kind.OPERATOR, "c", 10, 20)]
+    graph = draw_graph(processors, tasks, [(before, 2, Dependency.HAND_OFF) for before in order], (Step(0, "s", 0, 20 * US),), {})
+    assert causes(simulate(graph), freeze(graph)).of(2) == Cause(order[0], 10 * US, 10 * US, Dependency.HAND_OFF)
