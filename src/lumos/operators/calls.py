@@ -81,7 +81,7 @@ def _plain(name: str) -> str:
 
 def same_places(calls: Sequence[OperatorCall], around: Sequence[int]) -> list[list[int]]:
     """By call, earlier ones at the same place of a repeated stretch: those around which the same calls stand. In a backward pass, whose
-    calls are those of a few kinds of nodes over and over, only what is run again of the forward pass has a place. around: as above."""
+    calls are those of a few kinds of nodes over and over, only what is run again of the forward pass has one. around: of `nodes_around`."""
     numbers: dict[object, int] = {}
     kinds = [numbers.setdefault((call.name, call.inputs), len(numbers)) for call in calls]
     undoing = _undoing(calls, around)
