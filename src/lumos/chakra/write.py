@@ -7,20 +7,20 @@ beside them, in attributes that simulators pass over.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from lumos.chakra.columns import ByteStrings, chosen, field, headed, interleaved, number_lists, numbers, strings, words
+from lumos.chakra.workload import Details
 from lumos.characters import is_whole
 from lumos.errors import UsageError
-from lumos.graph.lists import offsets
 from lumos.graph.table import Kind
 from lumos.output_files import check_only_own, new_folder
 from lumos.trace.chakra.et import FORMAT
-from lumos.trace.chakra.protobuf import frame, varint
+from lumos.trace.chakra.protobuf import frame
 from lumos.trace.chakra.schema import Attribute, ChakraNode, Metadata, NodeType
 from lumos.trace.chakra.wire import encode_metadata, encode_node
 from lumos.trace.table import ABSENT, Int64, Origin
@@ -51,8 +51,6 @@ OF_COMMUNICATION = OF_WORK - {"num_ops", "tensor_size"} | {
     *("comm_size", "comm_type", "comm_src", "comm_dst", "comm_tag", "pg_name", "collective"),
 }
 
-#: How many nodes are encoded together.
-AT_ONCE = 1 << 14
 #: Name of the file of communicators.
 GROUPS_FILE = "groups.json"
 
@@ -117,45 +115,70 @@ def _write(
 
 
 def node_frames(workload: Workload, exact_ns: bool = False) -> Iterator[tuple[int, bytes]]:
-    """The position of a rank and some of its nodes, each behind its length; in order. The nodes of a rank are numbered from 1."""
-    names = [name.encode("utf-8", "replace").decode() for name in workload.names]
-    heads = strings([encode_node(ChakraNode(0, prefix + name, kind)) for kind, prefix in PREFIX.items() for name in names])
-    details = strings([encode_node(ChakraNode(0, "", 0, (), (), 0, 0, *of_node)) for of_node in workload.details])
-    for low in range(0, len(workload), AT_ONCE):
-        here = slice(low, min(low + AT_ONCE, len(workload)))
-        head = (workload.type[here].astype(np.int64) - min(PREFIX)) * len(names) + workload.name[here]
-        columns = [chosen(heads, head), *_fields(workload, here), *_attributes(workload, here, exact_ns)]
-        if workload.detail is not None:
-            columns.append(chosen(details, workload.detail[here]))
-        frames = interleaved(headed(varint, interleaved(columns)))
-        cuts = offsets(frames.size)[np.clip(workload.rank_offset, here.start, here.stop) - low]
-        yield from ((rank, frames.flat[a:b].tobytes()) for rank, (a, b) in enumerate(pairwise(cuts.tolist())) if a < b)
+    """The position of every rank and its nodes, numbered from 1, each behind its length."""
+    details = (*workload.details, Details())  # ABSENT is the last
+    kinds = [kind.name.lower() for kind in Kind]
+
+    @lru_cache(1 << 16)  # layers, microbatches and ranks are alike
+    def said(of: int, name: int, detail: int, cpu: bool, queue: int, kind: int, release: int, work: int, moved: int, *comm: int) -> bytes:
+        """What a node says but its number, what it waits for and its times."""
+        size, what, group, source, target, tag, label = comm
+        values = (
+            ("is_cpu_op", "bool", cpu),
+            ("tid" if cpu else "stream", "int64", queue),
+            ("kind", "string", kinds[kind]),
+            ("comm_size", "int64", size),
+            ("comm_type", "int64", what),
+            ("pg_name", "string", str(group + 1) if group >= 0 else ABSENT),
+            ("comm_src", "int64", source),
+            ("comm_dst", "int64", target),
+            ("comm_tag", "int64", tag),
+            ("collective", "string", workload.communication.kinds[label] if label >= 0 else ABSENT),
+            ("release_ns", "int64", release),
+            ("num_ops", "int64", work),
+            ("tensor_size", "uint64", moved),
+        )
+        inputs, outputs, more, unknown = details[detail]
+        attrs = (*(Attribute(*value) for value in values if value[2] != ABSENT), *more)
+        text = PREFIX[NodeType(of)] + workload.names[name].encode("utf-8", "replace").decode()
+        return encode_node(ChakraNode(0, text, of, inputs=inputs, outputs=outputs, attrs=attrs, unknown=unknown))
+
+    for rank, (low, high) in enumerate(pairwise(workload.rank_offset.tolist())):
+        start, duration, bounds = workload.start[low:high], workload.duration[low:high], workload.dep_offset[low : high + 1]
+        begin, exact = _microseconds(start), np.maximum((start, duration), 0).T.tolist() if exact_ns else [()] * (high - low)
+        lasts = np.where(duration == ABSENT, 0, _microseconds(start + np.maximum(duration, 0)) - begin)
+        deps = (workload.dep[bounds[0] : bounds[-1]] - (low - 1)).tolist()
+        columns = zip(*(column.tolist() for column in _columns(workload, rank, low, high)), strict=True)
+        rows = zip(pairwise((bounds - bounds[0]).tolist()), begin.tolist(), lasts.tolist(), exact, columns, strict=True)
+        frames = []
+        for number, ((first, last), begins, takes, ns, row) in enumerate(rows, 1):
+            attrs = tuple(Attribute(name, "int64", value) for name, value in zip(("start_ns", "duration_ns"), ns, strict=False))
+            node = ChakraNode(number, "", 0, (), tuple(deps[first:last]), begins, takes, attrs=attrs)
+            frames.append(frame(encode_node(node) + said(*row)))
+        yield rank, b"".join(frames)
 
 
-def _fields(workload: Workload, here: slice) -> Iterator[ByteStrings]:
-    """The numbers, dependencies, starts and durations of some nodes."""
-    start, duration, bounds = workload.start[here], workload.duration[here], workload.dep_offset[here.start : here.stop + 1]
-    number, begin = np.arange(here.start, here.stop), _microseconds(start)
-    before = workload.rank_offset[np.searchsorted(workload.rank_offset, number, side="right") - 1] - 1  # nodes of other ranks, less one
-    yield from field(1, number - before)
-    yield from number_lists(5, workload.dep[bounds[0] : bounds[-1]] - np.repeat(before, np.diff(bounds)), bounds - bounds[0])
-    yield from field(6, begin)
-    yield from field(7, np.where(duration == ABSENT, 0, _microseconds(start + np.maximum(duration, 0)) - begin))
+def _columns(workload: Workload, rank: int, low: int, high: int) -> Iterator[NDArray[Any]]:
+    """What the nodes of a rank say, ABSENT where nothing.
 
-
-def _attributes(workload: Workload, here: slice, exact_ns: bool) -> Iterator[ByteStrings]:
-    """The attributes of some nodes that columns of a workload hold."""
-    cpu, queue = workload.on_cpu[here], workload.queue[here]
-    yield from words("is_cpu_op", (False, True), cpu.astype(np.int64))
-    yield from numbers("tid", np.where(cpu, queue, ABSENT))
-    yield from numbers("stream", np.where(cpu, ABSENT, queue))
-    yield from words("kind", [kind.name.lower() for kind in Kind], workload.kind[here])
-    yield from _communication(workload, here)
-    yield from numbers("release_ns", workload.release[here])
-    yield from _costs(workload, here)
-    if exact_ns:
-        yield from numbers("start_ns", np.maximum(workload.start[here], 0))
-        yield from numbers("duration_ns", np.maximum(workload.duration[here], 0))
+    Of operations and bytes each has one at least where one is known: in roofline mode a simulator divides the one by the other, and need
+    not accept a node without any.
+    """
+    here, facts = slice(low, high), workload.communication
+    rows = slice(*np.searchsorted(facts.node, (low, high)).tolist())
+    types, amounts = workload.type[here], np.stack((workload.operations[here], workload.bytes[here]))
+    yield from (types, workload.name[here], np.full(high - low, ABSENT) if workload.detail is None else workload.detail[here])
+    yield from (workload.on_cpu[here], workload.queue[here], workload.kind[here], workload.release[here])
+    known = (amounts != ABSENT).any(axis=0) & ~np.isin(types, (NodeType.SEND, NodeType.RECV, NodeType.COLL))
+    yield from np.where(known, np.maximum(amounts, 1), ABSENT)
+    node, sends, receives = facts.node[rows] - low, *(types[facts.node[rows] - low] == kind for kind in (NodeType.SEND, NodeType.RECV))
+    peer, alone = facts.peer[rows], ~sends & ~receives
+    source, target = (np.where(alone, ABSENT, np.where(own, rank, peer)) for own in (sends, receives))
+    of_kind = (facts.size[rows], np.where(alone, facts.type[rows], ABSENT), np.where(alone, facts.group[rows], ABSENT))
+    for values in (*of_kind, source, target, np.where(alone, ABSENT, facts.tag[rows]), facts.kind[rows]):
+        out = np.full(high - low, ABSENT, np.int64)
+        out[node] = values
+        yield out
 
 
 def _microseconds(ns: Int64) -> Int64:
@@ -194,35 +217,3 @@ def _rounded_mark(step: Step) -> tuple[str, int, int]:
     """The name, begin and end of a step, ns, with the first and the last start in it rounded as those of the nodes are."""
     first, last = (1000 * _microseconds(np.array([step.start, step.end - 1]))).tolist()
     return step.name, first, last + 1
-
-
-def _communication(workload: Workload, here: slice) -> Iterator[ByteStrings]:
-    """The attributes of communication, for each of some nodes."""
-    facts = workload.communication
-    rows = slice(*np.searchsorted(facts.node, (here.start, here.stop)).tolist())
-    node, types = facts.node[rows], workload.type[facts.node[rows]]
-    collective, own = types == NodeType.COLL, np.searchsorted(workload.rank_offset, node, side="right") - 1
-
-    def column(values: NDArray[Any], known: NDArray[np.bool_] | bool = True) -> Int64:
-        out = np.full(here.stop - here.start, ABSENT, np.int64)
-        out[node - here.start] = np.where(known, values, ABSENT)
-        return out
-
-    yield from numbers("comm_size", column(facts.size[rows]))
-    yield from numbers("comm_type", column(facts.type[rows], collective))
-    yield from words("pg_name", [str(number) for number in range(1, len(workload.groups) + 1)], column(facts.group[rows], collective))
-    for name, source in (("comm_src", NodeType.SEND), ("comm_dst", NodeType.RECV)):
-        yield from numbers(name, column(np.where(types == source, own, facts.peer[rows]), ~collective))
-    yield from numbers("comm_tag", column(facts.tag[rows], ~collective))
-    yield from words("collective", facts.kinds, column(facts.kind[rows]))
-
-
-def _costs(workload: Workload, here: slice) -> Iterator[ByteStrings]:
-    """The operations and bytes of some nodes.
-
-    Of each there is one at least: in roofline mode a simulator divides the one by the other, and need not accept a node without any.
-    """
-    operations, moved = workload.operations[here], workload.bytes[here]
-    known = ((operations != ABSENT) | (moved != ABSENT)) & ~np.isin(workload.type[here], (NodeType.SEND, NodeType.RECV, NodeType.COLL))
-    yield from numbers("num_ops", np.where(known, np.maximum(operations, 1), ABSENT))
-    yield from numbers("tensor_size", np.where(known, np.maximum(moved, 1), ABSENT), "uint64")

@@ -1,6 +1,7 @@
 """Sets of one family: jobs of one program on other plans, with other layers and widths, whose times follow by hand."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.grid import Grid, grid_of, with_axes
 from lumos.chakra.synthesis.layers import LAYER_NODES, RepeatedRegion, layer_regions
 from lumos.chakra.synthesis.model import SetModel, learn
+from lumos.chakra.synthesis.trends import fitted, ranks_of, transfer_times
 from lumos.chakra.workload import Workload
 from lumos.errors import UsageError
 from lumos.graph.table import Graph, Kind, Processor
@@ -142,6 +144,19 @@ def test_a_source_is_told_where_its_structure_is_its_own(family: SetModel, sourc
     twins = disclosure([sources[1], sources[1]], sources[1], 1, [family.facts[1]] * 2)
     assert (twins.told, twins.by_facts) == (0.5, 0.5)  # a guess
     assert disclosure(sources, sources[0], 1, family.facts).told == 0.0
+
+
+def test_a_transfer_of_a_size_and_ranks_that_no_set_has_takes_its_parts(sources: list[Workload]) -> None:
+    """Learned from groups of 2, 4 and 8 ranks: 5 µs, 2 µs for each other rank, and 0.5 ns a byte that passes a link of a ring."""
+    timed = []
+    for workload in sources:
+        others, duration, facts = ranks_of(workload) - 1, workload.duration.copy(), workload.communication
+        duration[facts.node] = np.rint(5000 + 2000 * others + 0.5 * facts.size * others / (others + 1)).astype(np.int64)
+        timed.append(replace(workload, duration=duration))
+    for weights in fitted(timed).values():
+        [time] = transfer_times(weights, np.array([1e6]), np.array([4.0]))
+        assert time == pytest.approx(5000 + 2000 * 3 + 0.5 * 1e6 * 3 / 4, rel=0.03)
+        assert min(weights) >= 0
 
 
 def test_more_facts_that_vary_than_can_be_told_apart_are_refused() -> None:
