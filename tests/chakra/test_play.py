@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.chakra.conftest import write_nodes
 from validation.chakra_player import scores
-from validation.chakra_uneven import errors
+from validation.chakra_uneven import drawn_in_dimensions, errors
 
 import lumos
 from lumos.chakra.algorithms import Algorithm, Implementation
@@ -112,8 +112,18 @@ def test_requests_to_remote_memory_take_the_link_and_share_the_memory(tmp_path: 
 
 
 def test_collectives_of_ranks_that_arrive_unevenly_end_when_a_second_implementation_says() -> None:
-    """Rings, direct messages, halving and doubling, of groups and of all, in chunks: to the nanosecond."""
-    assert max(errors(7, 40)) == 0
+    """Rings, direct messages, halving and doubling, of groups and of all, in chunks, along several dimensions: to the nanosecond."""
+    assert max(errors(7, 40)) == max(errors(7, 60, drawn_in_dimensions)) == 0
+
+
+def test_ranks_that_begin_the_chunks_of_a_dimension_in_other_orders_hang(tmp_path: Path) -> None:
+    """Chunks that gather queue behind those that scatter along the same dimension; of one draw all eight ranks wait for one another."""
+    case = drawn_in_dimensions(np.random.default_rng([7, 54]))
+    facts = Attribute("comm_type", "int64", int(case.kind)), Attribute("comm_size", "int64", case.nbytes)
+    for rank, begin in enumerate(case.begin):
+        before = ChakraNode(1, "k", attrs=(Attribute("duration_ns", "int64", begin),))
+        write_nodes(tmp_path / f"job.{rank}.et", [before, ChakraNode(2, "c", NodeType.COLL, data_deps=(1,), attrs=facts)])
+    assert len(play(gather(lumos.read(tmp_path)), case.network).hung) == 8
 
 
 def test_random_sets_end_when_the_reference_says() -> None:

@@ -27,6 +27,7 @@ from lumos.chakra.algorithms import Algorithm, Chunk, Endpoint, Implementation, 
 from lumos.chakra.collectives import LOWERED, chakra_kind
 from lumos.errors import LumosError
 from lumos.trace.chakra.schema import CollectiveType
+from lumos.trace.table import ABSENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -144,7 +145,8 @@ class Network:
         return int(self.ends(kind, nbytes, members, np.zeros(len(members), np.int64)).max(initial=0))
 
     def ends(self, kind: int, nbytes: int, members: Sequence[int], begin: Int64, turn: int = 0) -> Int64:
-        """When each member has done with a collective, ns, where it began at `begin`. turn: how many chunks it has had of that kind before.
+        """When each member has done with a collective, ns, where it began at `begin`; ABSENT where it never has, because ranks began the
+        chunks of a dimension in other orders and wait for one another. turn: how many chunks it has had of that kind before.
 
         LumosError: the algorithm does not fit its ranks.
         """
@@ -235,7 +237,7 @@ class _Run:
         for rank, time in enumerate(begin.tolist()):
             for chunk in range(len(chunks)):
                 heapq.heappush(self.events, (time, next(self.tick), rank, chunk, 0))
-        done = begin.copy()
+        done, left = begin.copy(), np.full(len(begin), len(chunks))
         while self.events:
             now, _, rank, chunk, phase = heapq.heappop(self.events)
             if phase < len(self.phases):
@@ -244,11 +246,12 @@ class _Run:
                 self._fill(now, rank, dimension)
             else:
                 done[rank] = now
+                left[rank] -= 1
             if phase:
                 dimension = self.phases[phase - 1].place
                 self.running[rank][dimension] -= 1
                 self._fill(now, rank, dimension)
-        return done
+        return np.where(left, ABSENT, done)
 
     def _sizes(self, nbytes: int) -> list[int]:
         """Bytes of a chunk at the beginning of each phase."""

@@ -207,7 +207,8 @@ class _Player:
             arrived.sort(key=lambda member: self.rank[member])
             ends = self._collective(arrived, row, members)
         for member, end in zip(arrived, ends, strict=True):
-            self._finish(end, member, end - last)
+            if end != ABSENT:
+                self._finish(end, member, end - last)
 
     def _collective(self, nodes: Sequence[int], row: int, members: Sequence[int]) -> list[int]:
         begin = np.array([self.start[node] for node in nodes], np.int64)
@@ -218,7 +219,7 @@ class _Player:
         key = (kind, size, group, turn % 2, (begin - first).tobytes())
         if key not in self.known:
             self.known[key] = self.network.ends(kind, size, [self.workload.ranks[m] for m in members], begin - first, turn % 2)
-        ends: list[int] = (self.known[key] + first).tolist()
+        ends: list[int] = np.where(self.known[key] == ABSENT, ABSENT, self.known[key] + first).tolist()
         return ends
 
     def _finish(self, time: int, node: int, duration: int) -> None:
