@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.chakra import two_stages
 from tests.chakra.conftest import write_nodes
@@ -62,6 +62,7 @@ def _graph(rows: list[tuple[Kind, int, int]], edges: list[tuple[int, int, Depend
 
 
 @given(jobs(), st.booleans())
+@example(_graph([(Kind.KERNEL, 1, 500), (Kind.KERNEL, 2, 500), (Kind.KERNEL, 4, 500)], [], [], 0), False)  # all begin at 0: still measured
 def test_a_set_replays_to_the_times_of_its_graph(tmp_path_factory: pytest.TempPathFactory, job: Graph, exact: bool) -> None:
     folder = tmp_path_factory.mktemp("set")
     wanted = simulate(job).end.max()

@@ -68,7 +68,8 @@ def gather(job: Job) -> Workload:
         duration[communicates] = ABSENT
     work = (operations > 0) | (np.isin(types, _MEMORY) & (moved > 0))
     duration[~communicates & (duration == 0) & work & ~marked("compute_timed")] = ABSENT
-    timed = any(bool(t.start.any()) for t in job.traces) and bool((duration != ABSENT).all())
+    begins = any(bool(t.start.any()) for t in job.traces) or bool(marked("compute_timed").any())  # all at 0 in a step of 1 us
+    timed = begins and bool((duration != ABSENT).all())
     detail, details = _details(nodes, communicates.tolist())
     task = list_of(offsets([len(d) for r in ranks for d in r.deps]))
     flat = np.fromiter((d + low for r, low in zip(ranks, offset.tolist(), strict=False) for deps in r.deps for d in deps), np.int64)
