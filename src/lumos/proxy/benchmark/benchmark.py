@@ -360,7 +360,7 @@ class Step:
     def works(self, one: Operator, call: partial[Any]) -> bool:
         """Run a call once; whether it did not fail."""
         try:
-            out = self.run_call(one, call)
+            out = self.with_tensors(call)()
         except FAILURES as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -388,13 +388,13 @@ class Step:
             done = one.number + one.size
         self.awaited = {source for item in self.items for source in item.sources}
 
-    def prepare(self, one: Operator) -> Callable[[], Any]:
-        """A function without parameters for one item. Arguments that no operator of the step writes are looked up only once."""
-        if one.role == "stand-in":
-            return self.stand_in(one)
-        if one.role == "real" and (one.name.startswith("aten::empty") or not self.changing.isdisjoint(leaves(one.inputs, Ref))):
-            return partial(self.run_call, one, one.call)
-        return partial(self.with_tensors(one.call))
+    def prepare(self, one: Operator) -> Callable[[], Callable[[], Any]]:
+        """What finds the call of one item, ahead of each call. Arguments that no operator of the step writes are looked up only once."""
+        call = self.stand_in(one) if one.role == "stand-in" else one.call
+        if one.role == "real" and not self.changing.isdisjoint(leaves(one.inputs, Ref)):
+            return partial(self.with_tensors, call)
+        call = self.with_tensors(call)
+        return lambda: call
 
     def stand_in(self, one: Operator) -> Callable[[], Any]:
         """A spin of the measured duration, on the CPU and for launched work on the device. It returns when a replaced transfer ends."""
@@ -419,14 +419,10 @@ class Step:
             return [self.with_tensors(item) for item in value]
         return self.memory.get(value) if isinstance(value, Ref) else value
 
-    def run_call(self, one: Operator, call: partial[Any]) -> Any:
-        out = self.with_tensors(call)()
-        if one.name.startswith("aten::empty") and isinstance(out, torch.Tensor) and not out.dtype.is_floating_point:
-            out.zero_()  # new memory can contain any integer, and this one may be used as an index
-        return out
-
     def keep(self, one: Operator, out: Any) -> None:
         """Put what an operator returned into the slots from which later operators read it."""
+        if one.name.startswith("aten::empty") and isinstance(out, torch.Tensor) and not out.dtype.is_floating_point:
+            out.zero_()  # new memory can contain any integer, and this one may be used as an index
         if self.memory.share:
             return
         if one.outputs is None and one.backward > one.number:
@@ -443,10 +439,11 @@ class Step:
         kept, clock = self.memory.slots, time.perf_counter_ns
         works, events = dict[int, Any](), dict[int, Any]()
         began = end = clock()
-        for at, (one, call) in enumerate(zip(self.items, self.prepared, strict=True)):
+        for at, (one, found) in enumerate(zip(self.items, self.prepared, strict=True)):
             for source in (source for source in one.sources if source in works):
                 wait(works.pop(source))
                 end = clock()
+            call = found()  # within the pause, in which the recorded program found its tensors too
             wait(end + one.gap)
             start = clock()
             out = self.on_stream(at, one, call, events) if self.on_gpu else call()
@@ -456,7 +453,7 @@ class Step:
                 self.keep(one, out)
             elif one.collective:
                 works[at] = out
-            out = None
+            del out, call
             for slot in one.release:
                 kept.pop(slot, None)
         for work in works.values():
