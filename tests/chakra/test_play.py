@@ -117,8 +117,7 @@ def test_collectives_of_ranks_that_arrive_unevenly_end_when_a_second_implementat
 
 
 def test_ranks_that_begin_the_chunks_of_a_dimension_in_other_orders_hang(tmp_path: Path) -> None:
-    """Chunks that gather queue behind those that scatter along the same dimension; of one draw all eight ranks wait for one another."""
-    case = drawn_in_dimensions(np.random.default_rng([7, 54]))
+    case = drawn_in_dimensions(np.random.default_rng([7, 54]))  # of which all eight ranks wait for one another
     facts = Attribute("comm_type", "int64", int(case.kind)), Attribute("comm_size", "int64", case.nbytes)
     for rank, begin in enumerate(case.begin):
         before = ChakraNode(1, "k", attrs=(Attribute("duration_ns", "int64", begin),))

@@ -29,7 +29,7 @@ from lumos.trace.nesting import callers
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace, unique
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -200,18 +200,21 @@ def _align(observed: ExecutionTrace, trace: Trace, rows: Int32, calls: _Calls) -
     inside = _numbered_window(observed, trace, rows, calls)
     known_rows, known_nodes = np.flatnonzero((calls.row >= 0) & inside), np.flatnonzero(calls.node >= 0)
     out = np.full(len(rows), ABSENT, np.int32)
-    covered = None
+    start, covered = trace.start[rows], None
     for thread, lane in _threads(observed, trace, rows[known_rows], known_nodes, calls.node_name, calls.row_name[known_rows]):
         nodes = known_nodes[observed.thread[known_nodes] == thread]
         on_lane = known_rows[trace.lane[rows[known_rows]] == lane]
-        if covered is not None:
-            on_lane = on_lane[covered(trace.start[rows[on_lane]], nodes)]
+        if covered is not None:  # rows in the gap before that part count only where nodes came before, and so after it
+            (first, last), (before, begin, stop, behind) = covered
+            least, most = before if nodes.min() < first else begin, behind if nodes.max() > last else stop
+            on_lane = on_lane[(start[on_lane] >= least) & (start[on_lane] <= most)]
         numbers = np.unique(np.concatenate((calls.node[nodes], calls.row[on_lane])), return_inverse=True)[1].astype(np.int32)
         partner = align_names(numbers[: len(nodes)], numbers[len(nodes) :])
-        out[on_lane[partner[partner >= 0]]] = nodes[partner >= 0]
-        if covered is None and (partner >= 0).any():
-            matched = partner >= 0
-            covered = _covered(trace, rows[trace.lane[rows] == lane], rows[on_lane[partner[matched]]], nodes[matched])
+        matched = np.flatnonzero(partner >= 0)
+        out[on_lane[partner[matched]]] = nodes[matched]
+        if covered is None and len(matched):  # the nodes of this thread, which are numbered in call order over all threads, and their time
+            mine = np.flatnonzero(trace.lane[rows] == lane)
+            covered = nodes[matched[[0, -1]]], _gaps(trace, rows[mine], np.isin(mine, on_lane[partner[matched]]))
     return out
 
 
@@ -227,30 +230,17 @@ def _numbered_window(observed: ExecutionTrace, trace: Trace, rows: Int32, calls:
     if not len(wanted) or np.isin(wanted, keys).mean() < BELIEVED:
         return np.ones(len(rows), bool)
     shared = numbered & np.isin(keys, wanted)
-    start, end = trace.start[rows], trace.start[rows] + trace.duration[rows]
-    begin, stop = start[shared].min(), end[shared].max()
-    low = end[numbered & ~shared & (end <= begin)].max(initial=np.iinfo(np.int64).min)
-    high = start[numbered & ~shared & (start >= stop)].min(initial=np.iinfo(np.int64).max)
-    inside: NDArray[np.bool_] = (start >= low) & (start <= high)
+    before, _, _, behind = _gaps(trace, rows[numbered], shared[numbered])
+    inside: NDArray[np.bool_] = (trace.start[rows] >= before) & (trace.start[rows] <= behind)
     return inside
 
 
-def _covered(trace: Trace, rows: Int32, matched: Int32, nodes: Int64) -> Callable[[Int64, Int64], NDArray[np.bool_]]:
-    """Which rows of another thread, by their starts, can be among its nodes. Known is the part of one thread with these rows that the
-    execution trace covers: its rows that have a node, and their nodes, which are numbered in call order over all threads. So rows in the
-    gap before that part count only where nodes came before, and so after it."""
-    start, end = trace.start[rows], trace.start[rows] + trace.duration[rows]
-    begin, stop = trace.start[matched].min(), (trace.start[matched] + trace.duration[matched]).max()
-    before = end[end <= begin].max(initial=trace.start.min())
-    after = start[start >= stop].min(initial=(trace.start + trace.duration).max())
-
-    def among(starts: Int64, others: Int64) -> NDArray[np.bool_]:
-        low = before if others.min() < nodes.min() else begin
-        high = after if others.max() > nodes.max() else stop
-        inside: NDArray[np.bool_] = (starts >= low) & (starts <= high)
-        return inside
-
-    return among
+def _gaps(trace: Trace, rows: Int32, found: NDArray[np.bool_]) -> tuple[int, int, int, int]:
+    """Where the rows before those that were found end, where these begin and end, and where the rows behind them begin."""
+    start, end, most = trace.start[rows], trace.start[rows] + trace.duration[rows], np.iinfo(np.int64).max
+    begin, stop = int(start[found].min()), int(end[found].max())
+    before, behind = end[~found & (end <= begin)], start[~found & (start >= stop)]
+    return int(before.max(initial=-most)), begin, stop, int(behind.min(initial=most))
 
 
 def _caller_names(caller: Int64, name: Int64) -> Int64:

@@ -1,7 +1,7 @@
 """`lumos.chakra.synthesize`: learn from sets, sample a new one, write it, and say what it gives away.
 
-One who knows all sets that were learned from, and how samples are made, names the set whose runs of consecutive nodes and communications
-have most in common with a sample; by chance he is right once in as many times as there are sets. A sample is made from the set that is
+One who knows all sets that were learned from, and how samples are made, names the set whose runs of consecutive nodes have most in
+common with a sample; by chance he is right once in as many times as there are sets. A sample is made from the set that is
 nearest to its facts, so one who knows these names it without looking further; only among sets with the same facts is there more to learn.
 """
 
@@ -32,7 +32,7 @@ from lumos.result import Shown, by_field
 from lumos.simulation import simulate
 from lumos.trace.chakra.et import FORMAT
 from lumos.trace.source import OfJob, Source, as_job, keep_inputs
-from lumos.trace.table import Job
+from lumos.trace.table import ABSENT, Job
 from lumos.units import count
 
 if TYPE_CHECKING:
@@ -60,32 +60,25 @@ class Disclosure(NamedTuple):
 
 def disclosure(sources: Sequence[Workload], sample: Workload, source: int, facts: Sequence[Mapping[str, int]]) -> Disclosure:
     """What a sample tells about its source, one of the sets that were learned from. facts: of these sets."""
-    known = [(_runs(workload), _exchanges(workload)) for workload in sources]
-    drawn = _runs(sample), _exchanges(sample)
-    scores = np.array([sum(len(a & b) / max(len(a | b), 1) for a, b in zip(of_set, drawn, strict=True)) for of_set in known])
+    known, drawn = [_runs(workload) for workload in sources], _runs(sample)
+    scores = np.array([len(of_set & drawn) / max(len(of_set | drawn), 1) for of_set in known])
     best = np.flatnonzero(np.isclose(scores, scores.max()))
     told = 1 / len(best) if source in best else 0.0
-    recurring = len(drawn[0] & known[source][0]) / max(len(drawn[0]), 1)
+    recurring = len(drawn & known[source]) / max(len(drawn), 1)
     return Disclosure(told, 1 / len(sources), recurring, 1 / list(facts).count(facts[source]))
 
 
 def _runs(workload: Workload) -> Runs:
-    """The distinct runs of STRUCTURE nodes of every rank in program order, each node as its type, its place and how far back its
-    dependencies are."""
+    """The distinct runs of STRUCTURE nodes of every rank in program order, each node as its type, its place, the type of its transfer, how
+    many ranks take part in that, and how far back its dependencies are."""
     workload = in_program_order(workload)
-    bounds, deps = workload.dep_offset.tolist(), workload.dep.tolist()
-    places = zip(workload.type.tolist(), workload.on_cpu.tolist(), strict=True)
+    bounds, deps, facts = workload.dep_offset.tolist(), workload.dep.tolist(), workload.communication
+    meets = np.full((2, len(workload)), ABSENT)
+    meets[:, facts.node] = facts.type, ranks_of(workload)
+    places = zip(workload.type.tolist(), workload.on_cpu.tolist(), *meets.tolist(), strict=True)
     nodes = [(*where, *(i - d for d in deps[bounds[i] : bounds[i + 1]])) for i, where in enumerate(places)]
     ranks = pairwise(workload.rank_offset.tolist())
     return {tuple(nodes[i : i + STRUCTURE]) for low, high in ranks for i in range(low, high - STRUCTURE + 1)}
-
-
-def _exchanges(workload: Workload) -> Runs:
-    """The runs of STRUCTURE communications of every rank (type, how many ranks), or all of a rank that has fewer."""
-    facts = workload.communication
-    rows = list(zip(facts.type.tolist(), ranks_of(workload).tolist(), workload.type[facts.node].tolist(), strict=True))
-    ranks = pairwise(np.searchsorted(facts.node, workload.rank_offset).tolist())
-    return {tuple(rows[i : min(i + STRUCTURE, high)]) for low, high in ranks for i in range(low, max(high - STRUCTURE, low) + 1)}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

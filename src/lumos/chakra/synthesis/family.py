@@ -20,7 +20,7 @@ from lumos.errors import GraphError, UsageError
 from lumos.model.transformer import MOST_LAYERS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from lumos.chakra.synthesis.model import SetModel, SetStructure
 
@@ -76,7 +76,7 @@ def _drawn(model: SetModel, wanted: Mapping[str, int], rng: np.random.Generator)
     """All facts of a sample: those that are wanted, and otherwise those of any set of the same kind."""
     kinds = [of_set for of_set in model.facts if all(_kind(of_set)[key] == value for key, value in _kind(wanted).items())]
     if not kinds:
-        raise UsageError(f"{_words(wanted)}: no set of that kind was learned from; {_known(model.facts)}")
+        raise UsageError(f"{_words(wanted)}: no set of that kind was learned from, but {'; '.join(map(_words, model.facts))}")
     like = kinds[int(rng.integers(len(kinds)))]
     return {key: wanted.get(key, value) for key, value in like.items()}
 
@@ -85,16 +85,6 @@ def _kind(facts: Mapping[str, int]) -> dict[str, int]:
     """What sets must share to have one structure: the structural facts, and on which axes they are parallel at all."""
     structural = {key: value for key, value in facts.items() if key in STRUCTURAL}
     return structural | {key: value > 1 for key, value in facts.items() if key in (TENSOR, DATA)}
-
-
-def _known(facts: Sequence[Mapping[str, int]]) -> str:
-    """The kinds of sets that were learned from, in words."""
-
-    def degree(key: str, value: int) -> str:
-        return str(value) if key in STRUCTURAL else "above 1" if value else "1"
-
-    kinds = dict.fromkeys(", ".join(f"{key} {degree(key, value)}" for key, value in _kind(of_set).items()) for of_set in facts)
-    return f"they have {'; or '.join(kinds)}"
 
 
 def _words(facts: Mapping[str, int]) -> str:
