@@ -100,6 +100,14 @@ def test_json_sets_of_protobuf_and_by_hand(tmp_path: Path) -> None:
         assert not any(d.code == "file-left-out" for d in lumos.read(folder).diagnostics)
 
 
+def test_nodes_of_a_newer_schema_take_their_time_and_keep_what_they_say(tmp_path: Path) -> None:
+    node = {"id": 1, "type": "STORAGE_NODE", "durationMicros": 3, "storage": {"level": "STORAGE_LEVEL_FS"}, "attr": [], "stream": 4}
+    (tmp_path / "job.0.json").write_text('{"version": "1.0.0"}\n' + json.dumps(node))
+    assert lumos.chakra.import_(tmp_path, output=tmp_path / "again").time.step_time_ns == 3000
+    again = nodes_of(tmp_path / "again", 0)[0]
+    assert (again.type, again.value("storage"), again.value("stream")) == (NodeType.STORAGE, '{"level": "STORAGE_LEVEL_FS"}', 4)
+
+
 def recorded(folder: Path) -> None:
     """Two ranks that compute for 5 us, exchange 1,000 bytes in an all-gather that lasts 9 us, and compute for 2 us."""
     attrs = (

@@ -79,6 +79,7 @@ def _hand_node(entry: Mapping[str, Any]) -> ChakraNode:
     attrs += (Attribute(name, "int64", _integer(entry[name], signed=True)) for name in _NUMBERS if entry.get(name) is not None)
     if entry.get("pg_name") is not None:
         attrs.append(Attribute("pg_name", "string", str(entry["pg_name"])))
+    attrs += _more(entry)
     return ChakraNode(
         id=_integer(entry["Id"]),
         name=str(entry.get("Name", "")),
@@ -105,8 +106,23 @@ def _node(entry: Mapping[str, Any]) -> ChakraNode:
         duration_micros=_integer(_either(entry, "durationMicros", "duration_micros") or 0),
         inputs=_io(entry.get("inputs")),
         outputs=_io(entry.get("outputs")),
-        attrs=_attributes(entry),
+        attrs=(*_attributes(entry), *_more(entry)),
     )
+
+
+_FIELDS = {*("id", "name", "type", "ctrlDeps", "ctrl_deps", "dataDeps", "data_deps", "startTimeMicros", "start_time_micros")}
+_FIELDS |= {*("durationMicros", "duration_micros", "inputs", "outputs", "attr")}
+_FIELDS |= {*("Id", "Name", "NodeType", "runtime", "is_cpu_op", "pg_name"), *_NUMBERS}
+
+
+def _more(entry: Mapping[str, Any]) -> Iterator[Attribute]:
+    """What a node says beside the fields that are read, such as those of a newer schema: attributes, so that nothing is lost. Values that
+    are neither numbers nor texts are written as JSON."""
+    for name, value in entry.items():
+        if name not in _FIELDS:
+            kind = {bool: "bool", int: "int64", str: "string"}.get(type(value), "string")
+            said = _integer(value, signed=True) if kind == "int64" else value if isinstance(value, bool | str) else json.dumps(value)
+            yield Attribute(name, kind, said)
 
 
 def _either(entry: Mapping[str, Any], one: str, other: str) -> Any:

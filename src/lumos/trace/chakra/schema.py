@@ -21,6 +21,9 @@ class NodeType(IntEnum):
     SEND = 5
     RECV = 6
     COLL = 7
+    STORAGE = 8
+    BATCH = 9
+    CHECKPOINT = 10
 
 
 class CollectiveType(IntEnum):
