@@ -87,13 +87,14 @@ def test_a_set_is_exported_with_all_that_its_nodes_say(tmp_path: Path) -> None:
     ring = ChakraNode(2, "ring", NodeType.COLL, data_deps=(1,), duration_micros=3, outputs=shapes)
     facts = (("comm_type", "int64", 0), ("comm_size", "int64", 64), ("comm_priority", "int32", 1), ("num_ops", "int64", 5))
     ring.attrs = (*(Attribute(*fact) for fact in facts), Attribute("involved_dim", "bool_list", (True,)))
-    (tmp_path / "a").mkdir()
+    sent = (("comm_size", "int64", 8), ("comm_tag", "int64", 77), ("comm_dst", "int64", 1), ("comm_src", "int64", 0))
+    sides = [ChakraNode(3, "m", kind, (), (2,), attrs=tuple(Attribute(*fact) for fact in sent)) for kind in (NodeType.SEND, NodeType.RECV)]
     for rank in range(2):
-        write_nodes(tmp_path / "a" / f"set.{rank}.et", [compute, ring])
-    lumos.chakra.export(tmp_path / "a", tmp_path / "b")
+        write_nodes(tmp_path / f"set.{rank}.et", [compute, ring, sides[rank]])
+    lumos.chakra.export(tmp_path, tmp_path / "b")
     for rank in range(2):
         again = {name.rpartition("_")[2]: node for name, node in nodes_of(tmp_path / "b" / f"job.{rank}.et").items()}
-        for node in (compute, ring):
+        for node in (compute, ring, sides[rank]):
             found = again[node.name]
             assert (found.inputs, found.outputs, found.unknown) == (node.inputs, node.outputs, node.unknown)
             assert {*node.attrs} <= {*found.attrs}

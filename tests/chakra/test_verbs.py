@@ -68,9 +68,8 @@ def test_text_for_people(run: Any, stages: Path, rewrite: Any) -> None:
 )
 def test_wrong_usage(run: Any, stages: Path, monkeypatch: Any, arguments: tuple[str, ...], status: int, reason: str) -> None:
     monkeypatch.chdir(stages)
-    found = run(*arguments)
-    assert (found[0], found[1]) == (status, "")
-    assert reason in found[2]
+    answered, out, said = run(*arguments)
+    assert (answered, out) == (status, "") and reason in said
 
 
 def test_a_stream_beyond_32_bits_is_a_stream(run: Any, stages: Path, rewrite: Any, tmp_path: Path) -> None:

@@ -320,7 +320,7 @@ def _collectives(workload: Workload) -> Collectives | None:
         kind=facts.kind,
         nbytes=np.array(nbytes, np.int64),
         group=facts.group,
-        sequence=np.full(len(facts), ABSENT, np.int64),
+        sequence=facts.tag.astype(np.int64),
         peer=np.where(facts.peer >= 0, np.array(workload.ranks, np.int32)[facts.peer], ABSENT).astype(np.int32),
         kinds=tuple(kinds),
         groups=tuple(f"[{', '.join(str(workload.ranks[r]) for r in g)}]" for g in workload.groups),
