@@ -102,6 +102,11 @@ def main() -> int:
             "each ≤ 1 %",
             f"{100 * max(chakra_uneven.errors(SEED, SETS)):.4f} % at worst",
         ),
+        (
+            f"{SETS} of all ranks of two or three dimensions, each with an algorithm of its own; who never ends too",
+            "each ≤ 1 %",
+            f"{100 * max(chakra_uneven.errors(SEED, SETS, chakra_uneven.drawn_in_dimensions)):.4f} % at worst",
+        ),
         (f"{SETS} random sets of compute, messages and memory, against a second player", "each ≤ 1 %", _second_player()),
         ("samples of the STAGE set, which has no times: step; the same priced anew", "≤ 5 %", _of_stage(Path(simulator) / "stage-16")),
         ("synthetic sets: replayed step", "≤ 5 %", f"{100 * max(abs(s.error) for s in samples):.2f} % at worst"),
