@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from lumos.collect.torch_features import experimental_config
+from lumos.collect.window import experimental_config
 
 
 def torch_that_knows(*options: str) -> Any:

@@ -22,12 +22,17 @@ from lumos.collect.execution_trace import ExecutionTraceFile, compressing
 from lumos.collect.host import HostRows
 from lumos.collect.pace import Pace
 from lumos.collect.provenance import how_started
-from lumos.collect.torch_features import experimental_config
 from lumos.errors import LumosError, UsageError
 from lumos.extras import install
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
+
+#: Options of the profiler that torch 2.1 lacks, turned on where this torch has them. They are tried, as they come and go between releases.
+#: enable_cuda_sync_events: rows that say which work a synchronising call waited for, and which event a stream waited for.
+#: trace_only: torch does not make its own event objects, which take several times the memory of the trace and are not used here.
+WANTED = ("enable_cuda_sync_events", "trace_only")
 
 #: Settings of glibc that change how large tensors are allocated, and therefore how long operators take on a CPU.
 MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_")
@@ -43,10 +48,10 @@ def profile(
     execution_trace: bool = False,
     align: bool = True,
 ) -> Recording:
-    """Record `steps` training steps into `folder`/rank<R>.json.gz, after `wait` steps without and `warmup` with the profiler.
+    """Record training steps into rank<R>.json.gz: wait: steps without the profiler, warmup: with it, but not kept, steps: recorded.
 
-    Use it as a context manager, and call `.step()` at the end of every training step. Operators are recorded with shapes and
-    without Python stacks, and CUDA synchronisation where this torch can record it. memory: also record every allocation.
+    folder: where the files go. Use it as a context manager, and call `.step()` at the end of every training step. Operators are recorded
+    with shapes and without Python stacks, and CUDA synchronisation where this torch can record it. memory: also record every allocation.
     execution_trace: also write rank<R>.et.json.gz, the first recorded step with tensor identities; that step then takes longer.
     align: wait for all ranks of torch.distributed (where it is initialised) at a barrier before the window. Every rank must then
     use the recording; pass False where only some do.
@@ -271,3 +276,19 @@ def _provenance(torch: Any, steps: int, warmup: int) -> dict[str, Any]:
         **how_started(),
         "malloc": {name: os.environ[name] for name in MALLOC if os.environ.get(name, "").isdigit()},
     }
+
+
+def experimental_config(torch: Any, wanted: Sequence[str] = WANTED) -> Any:
+    """A profiler configuration with every wanted option that this torch has, or None where it has no such configuration."""
+    factory = getattr(getattr(torch._C, "_profiler", None), "_ExperimentalConfig", None)
+    if factory is None:
+        return None
+    return factory(**{option: True for option in wanted if _accepts(factory, option)})
+
+
+def _accepts(factory: Any, option: str) -> bool:
+    try:
+        factory(**{option: True})
+    except TypeError:  # the native constructor does not have this keyword
+        return False
+    return True

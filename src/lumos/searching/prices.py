@@ -118,7 +118,7 @@ def block_columns(plans: Plans, pricer: Pricer) -> Columns:
     split = bool(np.any(np.isin(plans["schedule"], [SCHEDULES.index(name) for name in SPLIT])))
     by_name = _spread(pricer, layer, lambda s: _layer_blocks(s, split))
     by_name |= _spread(pricer, outer, _outer_blocks)
-    by_name |= _spread(pricer, transfer, _transfer_blocks)
+    by_name |= _spread(pricer, transfer, lambda s: {"transfer": [outer_layers.transfer(s, "transfer", RankStream.SEND_FORWARD)]})
     by_name |= _spread(pricer, exchange, _exchange_blocks)
     by_name |= _spread(pricer, end_of_step, _tail_blocks)
     by_name |= exchange.columns([{"bucket": [float(_bucket(s, mixture)) for mixture in _kinds(s)]} for s in exchange.shares])
@@ -208,10 +208,6 @@ def _outer_blocks(share: Share) -> _Blocks:
         "embedding": [outer_layers.embedding_forward(share, work), outer_layers.embedding_backward(share, work)],
         "head": [outer_layers.head_forward(share, work), outer_layers.head_backward(share, work)],
     }
-
-
-def _transfer_blocks(share: Share) -> _Blocks:
-    return {"transfer": [outer_layers.transfer(share, "transfer", RankStream.SEND_FORWARD)]}
 
 
 # ---------------------------------------------------------------- exchanges of gradients and parameters

@@ -25,7 +25,7 @@ from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState
 
 from lumos.collect.hook import MARKED
 from lumos.collect.hook import step as marked
-from lumos.collect.torch_features import experimental_config
+from lumos.collect.window import experimental_config
 from lumos.emulation import record
 from lumos.emulation.launchers import launcher_in
 from lumos.emulation.process import checkpoints, cuda, groups, script, torch_functions
