@@ -45,22 +45,11 @@ def test_the_help_of_an_option_states_the_default_of_the_function(words, functio
         assert stated[1] == (key if default is True else str(default)) if stated else default in (None, (), False)
 
 
-def test_version(lumos):
-    done = lumos("--version")
-    assert done.status == 0 and done.out.startswith("lumos ")
-
-
 def test_an_empty_argument_is_a_variable_that_is_not_set(lumos):
     for words in (("inspect", ""), ("predict", ""), ("validate", ""), ("replay", "x.json", "--perfetto", "")):
         done = lumos(*words)
         assert done.status == 2 and "an empty argument" in done.err
     assert "an empty argument" not in lumos("collect", "--emulate", "nowhere", "--", "true", "").err
-
-
-def test_an_unknown_verb_names_the_nearest(lumos):
-    done = lumos("repaly")
-    assert (done.status, done.out) == (2, "")
-    assert "did you mean 'replay'" in done.err
 
 
 @pytest.mark.parametrize("said", [("whatif", "x.json", "--host-factor", "nan"), ("search", "--tokens", "inf")])
@@ -72,6 +61,7 @@ def test_a_number_is_finite(lumos, said):
 @pytest.mark.parametrize(
     ("arguments", "nearest"),
     [
+        (("repaly",), "did you mean 'replay'"),
         (("replay", "x.json", "--ignore", "lunch"), "'launch'"),
         (("breakdown", "x.json", "--by", "kernels"), "'kernel'"),
         (("breakdown", "x.json", "--of", "replay"), "'replayed'"),

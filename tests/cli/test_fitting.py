@@ -9,9 +9,9 @@ from lumos.cli import VERBS, load, main
 from lumos.cli.fitting import say
 
 
-def help_of(monkeypatch, capfd, columns, *words):
+def printed(monkeypatch, capfd, columns, *words):
     monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setattr(sys, "argv", ["lumos", *words, "--help"])
+    monkeypatch.setattr(sys, "argv", ["lumos", *words])
     with pytest.raises(SystemExit):
         main()
     return capfd.readouterr().out
@@ -20,14 +20,14 @@ def help_of(monkeypatch, capfd, columns, *words):
 @pytest.mark.parametrize("columns", [40, 80])
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_line_of_help_is_wider_than_the_terminal(monkeypatch, capfd, verb, columns):
-    for words in [(verb,), *((verb, each) for each in getattr(load(verb), "commands", ()))]:
-        lines = help_of(monkeypatch, capfd, columns, *words).splitlines()
+    for words in [(verb,), *((verb, inner) for inner in getattr(load(verb), "commands", ()))]:
+        lines = printed(monkeypatch, capfd, columns, *words, "--help").splitlines()
         assert lines[0].startswith("Usage: lumos") and max(map(len, lines)) <= columns
 
 
 def test_the_verbs_of_a_verb_are_listed_with_their_whole_first_sentence(monkeypatch, capfd):
-    assert "the communicators." in help_of(monkeypatch, capfd, 40, "chakra")
-    assert "..." not in help_of(monkeypatch, capfd, 80, "chakra").partition("Commands:")[2]
+    assert "the communicators." in printed(monkeypatch, capfd, 40, "chakra", "--help")
+    assert "..." not in printed(monkeypatch, capfd, 80, "chakra", "--help").partition("Commands:")[2]
 
 
 @pytest.mark.parametrize(
@@ -46,16 +46,8 @@ def test_a_message_is_wrapped_where_a_terminal_ends_and_a_pipe_gets_one_line(mon
     assert error.getvalue() == shown
 
 
-GEMM = ("cost", "gemm", "--on", "h100", "--m", "4096", "--n", "4096", "--k", "4096")
-
-
 def test_an_answer_of_one_line_is_wrapped_and_keeps_its_figures(monkeypatch, capfd):
-    texts = []
-    for columns in (40, 80):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        monkeypatch.setattr(sys, "argv", ["lumos", *GEMM])
-        with pytest.raises(SystemExit):
-            main()
-        texts.append(capfd.readouterr().out)
-    assert max(map(len, texts[0].splitlines())) <= 40
-    assert texts[0].split() == texts[1].split() and "interval" in texts[0]
+    gemm = ("cost", "gemm", "--on", "h100", "--m", "4096", "--n", "4096", "--k", "4096")
+    narrow, wide = (printed(monkeypatch, capfd, columns, *gemm) for columns in (40, 80))
+    assert max(map(len, narrow.splitlines())) <= 40
+    assert narrow.split() == wide.split() and "interval" in narrow

@@ -36,6 +36,10 @@ def words(command, trace, out):
     return [{"TRACE": trace, "OUT": out}.get(word, word) for word in command]
 
 
+def check_refused(done):
+    assert (done.status, done.out) == (1, "") and "cannot be written" in done.err and "Traceback" not in done.err, done.err
+
+
 @pytest.fixture
 def on_a_full_disk(lumos, monkeypatch):
     """`lumos` where no file may grow beyond FULL_BYTES, as on a disk with hardly any space left. Python would leave cut-off bytecode
@@ -95,8 +99,7 @@ def test_a_full_disk_leaves_the_old_file(on_a_full_disk, trace, verb, tmp_path):
     out.parent.mkdir()
     out.write_text("old")
     done = on_a_full_disk(*words(FILES[verb], path, out))
-    assert (done.status, done.out) == (1, ""), done.err
-    assert "cannot be written" in done.err and "Traceback" not in done.err
+    check_refused(done)
     assert (out.read_text(), listed(out.parent)) == ("old", ["old.json"])
 
 
@@ -104,8 +107,7 @@ def test_a_full_disk_leaves_the_old_file(on_a_full_disk, trace, verb, tmp_path):
 def test_a_full_disk_leaves_no_part_of_a_folder(on_a_full_disk, trace, verb, tmp_path):
     path = trace()
     done = on_a_full_disk(*words(FOLDERS[verb], path, tmp_path / "out"))
-    assert (done.status, done.out) == (1, ""), done.err
-    assert "cannot be written" in done.err and "Traceback" not in done.err
+    check_refused(done)
     assert listed(tmp_path) == [path.name]
 
 
@@ -118,7 +120,6 @@ def test_a_full_disk_leaves_what_was_predicted_before(on_a_full_disk, verb, opti
     if option in ("--perfetto", "--parquet"):
         out.write_text("old")
     done = on_a_full_disk(*PREDICTED[verb], option, out)
-    assert (done.status, done.out) == (1, ""), done.err
-    assert "cannot be written" in done.err and "Traceback" not in done.err
+    check_refused(done)
     assert listed(tmp_path) == (["old.json"] if out.exists() else [])
     assert not out.exists() or out.read_text() == "old"
