@@ -23,9 +23,20 @@ def one_or_other(kind: type[StrEnum]) -> str:
 
 #: What frameworks and people call what Lumos has another word for: the first of these that is valid.
 ELSEWHERE = {
-    **dict.fromkeys(("batch", "batch_size", "mbs", "micro_batch_size"), ("micro_batch", "global_batch")),
+    **dict.fromkeys(("batch", "batch_size", "bs", "mbs", "micro_batch_size"), ("micro_batch", "global_batch")),
     **dict.fromkeys(("gbs", "global_batch_size"), ("global_batch", "microbatches")),
-    **dict.fromkeys(("gpus", "devices", "nodes", "world_size"), ("gpus", "dp")),
+    **dict.fromkeys(("grad_accum", "gradient_accumulation_steps", "accumulate", "accumulation"), ("microbatches", "global_batch")),
+    **dict.fromkeys(("gpus", "devices", "nodes", "ranks", "world_size"), ("gpus", "dp")),
+    **{
+        f"{of}{parallel}": (f"{of[0]}p",)
+        for of in ("tensor", "pipeline", "context", "expert", "data")
+        for parallel in ("_parallel", "_parallel_size", "_parallel_degree", "_model_parallel_size")
+    },
+    **dict.fromkeys(("seqlen", "seq_len", "seq_length", "sequence_length", "max_seq_len"), ("seq",)),
+    **dict.fromkeys(("hidden_size", "d_model", "width"), ("hidden",)),
+    **dict.fromkeys(("num_layers", "n_layers", "depth"), ("layers",)),
+    **dict.fromkeys(("checkpointing", "activation_checkpointing", "recompute_granularity"), ("recompute",)),
+    **dict.fromkeys(("fsdp", "sharding", "zero_stage"), ("zero",)),
     **dict.fromkeys(("dtype", "amp"), ("precision",)),
     **dict.fromkeys(("compile", "torch_compile"), ("after", "framework", "fusion")),
 }

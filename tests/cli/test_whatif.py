@@ -19,7 +19,13 @@ def test_a_slower_operator_slows_the_step_and_says_why(lumos):
     assert sum(found["breakdown"].values()) == pytest.approx(found["step_time_s"])
 
 
-@pytest.mark.parametrize(("option", "meant"), [("--gpus", "--dp"), ("--batch-size", "--micro-batch"), ("--compile", "--after")])
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("--gpus", "--dp"), ("--batch-size", "--micro-batch"), ("--compile", "--after"), ("--tensor-parallel", "--tp"),
+        ("--pipeline-model-parallel-size", "--pp"), ("--seq-len", "--seq"), ("--gradient-accumulation-steps", "--microbatches"),
+    ],
+)  # fmt: skip
 def test_an_option_of_other_tools_names_that_of_lumos(lumos, option, meant):
     assert f"No such option: {option} (Possible options: {meant})" in " ".join(lumos("whatif", EXAMPLE, option, "8").err.split())
 
