@@ -26,6 +26,13 @@ def test_the_text_says_the_answer_first_and_fits_80_columns(lumos, monkeypatch):
     assert max(map(len, out.splitlines())) <= 80 and len(out.splitlines()) <= 9
 
 
+@pytest.mark.parametrize("fault", ["large-exchange", "slow-process"])
+def test_two_findings_take_fifteen_lines(lumos, monkeypatch, fault):
+    monkeypatch.chdir(FAULTS.parents[1])
+    out = lumos("diagnose", f"examples/faults/{fault}").out
+    assert "2 things to fix" in out and len(out.splitlines()) <= 15
+
+
 def test_a_long_command_goes_on_in_the_next_line(lumos, tmp_path):
     """So that it can be copied as it stands."""
     folder = tmp_path / "a folder whose name is so long that no terminal has room for it"

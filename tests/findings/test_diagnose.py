@@ -121,7 +121,7 @@ def test_communication_that_nothing_hides(job, cpu):
     found = first(job(*cpu(USUAL, USUAL, USUAL, meet=500)))
     assert (found.code, found.where.ranks, found.worth_s) == (FindingCode.EXPOSED_COMMUNICATION, (0, 1, 2), pytest.approx(500 * US))
     assert found.command.endswith("--scale 'gloo:all_reduce*=0'")
-    assert "1 all-reduce a step and rank, mostly of 256 B in 500.0 µs" in found.evidence
+    assert "1 all-reduce a step, mostly of 256 B in 500.0 µs" in found.evidence
 
 
 def test_devices_that_wait_for_the_cpu(job, gpu):

@@ -91,7 +91,7 @@ def _exposed(case: Case, group: _Group, rows: list[CollectiveRow], price: Worth,
     lone = bool(np.isin(group.tasks, case.graph.waiting_unknown).any())
     whose = f" of group {group.groups[0].partition(' [')[0]}" if len(group.groups) == 1 else ""
     known = [kind.value for kind in group.kinds if kind is not CollectiveKind.UNKNOWN] or [group.kinds[0].value]
-    evidence = f"{count(max(calls, 1), known[0] if len(group.kinds) == 1 else 'collective')} a step and rank{_largest(rows)}"
+    evidence = f"{count(max(calls, 1), known[0] if len(group.kinds) == 1 else 'collective')} a step{_largest(rows)}"
     if lone:
         evidence += "; their time may hold waiting for ranks that are not in the recording"
     what = "small collectives that nothing hides" if merge else "communication that nothing hides"
