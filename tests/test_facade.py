@@ -102,7 +102,7 @@ def test_keyword_arguments_and_the_command_line_have_the_same_words():
 
 def functions() -> dict[str, Callable[..., object]]:
     """The public functions of the packages whose words are those of the command line."""
-    packages = [importlib.import_module(name) for name in ("lumos", "lumos.chakra", "lumos.proxy")]
+    packages = [importlib.import_module(name) for name in ("lumos", "lumos.chakra", "lumos.collect", "lumos.cost", "lumos.proxy")]
     found = {f"{package.__name__}.{name}": getattr(package, name) for package in packages for name in package.__all__}
     return {name: value for name, value in found.items() if callable(value) and not isinstance(value, type)}
 
@@ -111,7 +111,7 @@ def functions() -> dict[str, Callable[..., object]]:
 def test_every_option_of_a_function_is_shown_with_its_meaning(name):
     function = functions()[name]
     for parameter in inspect.signature(function).parameters.values():
-        assert parameter.kind is not parameter.VAR_KEYWORD
+        assert parameter.kind is not parameter.VAR_KEYWORD or (name.startswith("lumos.collect.") and parameter.name == "options")
         assert re.search(rf"\b{parameter.name}\b[^.:]*:", inspect.getdoc(function)), f"{name}: {parameter.name}"
 
 
@@ -160,6 +160,15 @@ def test_lumos_is_a_module_that_runs():
     assert done.returncode == 0 and done.stdout.startswith("lumos ")
 
 
+def test_a_cluster_is_as_good_by_its_name_and_none_is_no_word():
+    cluster = lumos.load_cluster("h100")
+    assert lumos.cost.gemm(64, 64, 64, "h100").time == lumos.cost.gemm(64, 64, 64, cluster.accelerator).time
+    assert lumos.cost.collective("all_reduce", 8, 1e6, "h100").time == lumos.cost.collective("all_reduce", 8, 1e6, cluster).time
+    job = {"model": "llama3-8b", "cluster": "h100", "gpus": 8, "global_batch": 64, "seq": 8192, "tp": 2}
+    assert lumos.predict(**job, pp=None, recompute=None).time.time_s == lumos.predict(**job).time.time_s
+    assert lumos.replay(EXAMPLE, ignore=["rendezvous"]).ignored == ("rendezvous",)
+
+
 def test_a_grid_is_a_row_for_each_combination():
     job = lumos.read(EXAMPLE)
     graph = lumos.build(job)
@@ -175,6 +184,8 @@ def test_steps_are_named_as_on_the_command_line():
     timeline = lumos.simulate(lumos.build(lumos.read(EXAMPLE)))
     (path,) = lumos.critical_path(timeline, step="11")
     assert path.name == "ProfilerStep#11"
+    assert {row.name for row in lumos.breakdown(timeline, step="11")} == {"ProfilerStep#11"}
+    assert lumos.breakdown(timeline, step="11", by="rank")[0].steps == 1
     assert len(lumos.critical_path(timeline)) == 4
     assert lumos.compare(EXAMPLE, step=("10", "11")).change_ns == lumos.compare(EXAMPLE, EXAMPLE, step=("10", "11")).change_ns != 0
     assert lumos.compare(EXAMPLE, EXAMPLE, step="10").change_ns == 0

@@ -24,7 +24,7 @@ def test_the_reference_has_every_public_name_once(package):
 
 
 def test_a_name_is_described_where_it_is_defined():
-    assert defined("lumos", "breakdown") == "lumos.analyze.facade.breakdown"
+    assert defined("lumos", "breakdown") == "lumos.scripted.facade.breakdown"
     assert defined("lumos", "simulate") == "lumos.simulation.engine.simulate"
     with pytest.raises(AttributeError):
         defined("lumos", "brekdown")
@@ -32,7 +32,7 @@ def test_a_name_is_described_where_it_is_defined():
 
 def test_a_page_keeps_its_text_and_shows_public_names():
     shown = on_page_markdown("# Time\n\n::: lumos.breakdown\n\n::: lumos.cost\n")
-    assert shown.startswith("# Time\n\n::: lumos.analyze.facade.breakdown\n    options:\n      heading: lumos.breakdown\n")
+    assert shown.startswith("# Time\n\n::: lumos.scripted.facade.breakdown\n    options:\n      heading: lumos.breakdown\n")
     assert "::: lumos.cost\n    options:\n      members: []\n" in shown, "a module shows its description alone"
 
 

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from lumos.analyze.contents import Contents
     from lumos.analyze.critical_path import CriticalPath
     from lumos.analyze.curves import MemoryUse, Utilization, memory, utilization
-    from lumos.analyze.facade import breakdown, compare, critical_path, inspect
+    from lumos.analyze.device_load import queue_lengths
+    from lumos.analyze.facade import compare, critical_path, inspect
     from lumos.analyze.probes import Probes, probes
     from lumos.analyze.ranks.stragglers import Stragglers, stragglers
     from lumos.analyze.replay import ReplayResult, replay
+    from lumos.analyze.tables import tensor_cores
     from lumos.analyze.trust import Trust, trust
     from lumos.analyze.waiting.slack import Slack, slack
     from lumos.changes.answer import Answer
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from lumos.findings.finding import Diagnosis, Finding
     from lumos.graph.build import build
     from lumos.graph.table import Graph
-    from lumos.model import Model, load_model
+    from lumos.model import Model, load_model, model_names
     from lumos.plan.framework import Framework
     from lumos.plan.plan import Plan
     from lumos.prediction.layout import Layout
@@ -53,9 +55,10 @@ if TYPE_CHECKING:
     from lumos.reports.export.job import export as export
     from lumos.reports.facade import Written, report
     from lumos.result import Rows
-    from lumos.scripted.facade import whatif
+    from lumos.scripted.facade import breakdown, whatif
     from lumos.searching.facade import Explained, Swept, explain, predict, search
     from lumos.searching.search import Found
+    from lumos.segment.outline import outline
     from lumos.simulation import simulate
     from lumos.simulation.timeline import Timeline, measured
     from lumos.trace import read
@@ -71,8 +74,8 @@ __all__ = [
 ]
 __all__ += [
     "breakdown", "build", "calibrate", "chakra", "collect", "compare", "cost", "critical_path", "diagnose", "emulate", "explain", "export",
-    "inspect", "load_cluster", "load_model", "measured", "memory", "predict", "probes", "proxy", "read", "replay", "report", "search",
-    "simulate", "slack", "stragglers", "trust", "utilization", "validate", "whatif",
+    "inspect", "load_cluster", "load_model", "measured", "memory", "model_names", "outline", "predict", "probes", "proxy", "queue_lengths",
+    "read", "replay", "report", "search", "simulate", "slack", "stragglers", "tensor_cores", "trust", "utilization", "validate", "whatif",
 ]
 
 if not TYPE_CHECKING:  # a type checker would take it for an answer to every name

@@ -85,6 +85,9 @@ _USUALLY = {
     "paths": "Trace files, or a folder with one file per rank.",
     "graph": "The job, or anything that `lumos.read` takes, a graph from `lumos.build`, or a timeline.",
     "timeline": "A run of the job from `lumos.simulate` or `lumos.measured`; of a job, its files or a graph the measured one.",
+    "owners": "Which task belongs to which step, from `lumos.analyze.loop.steps.members`; worked out where it is not given.",
+    "frozen": "The graph as `lumos.simulation.freeze` gives it; worked out where it is not given.",
+    "step": "Only this step, by its name or the number after its #.",
     "repair": REPAIR.text,
     "force": "Answer also where the recording cannot give a sound answer.",
     "progress": "Called with how much is done, and how much there is in all.",
@@ -96,7 +99,7 @@ _USUALLY = {
     "execution_traces": "The execution traces of all ranks, in their order.",
     "kineto": "The profiler's file of a rank, or those of all ranks.",
     "save_model": "A file for the statistics that were learned.",
-    "result": "An answer of `lumos.whatif`, `lumos.predict` or `lumos.search`.",
+    "result": "An answer of `lumos.whatif`, `lumos.predict` or `lumos.search`; or a job, its files, its graph or a run of it.",
     "name": "A known name, or the path of a file.",
     "durations": "The time of each task in ns, int64[n]; by default that of the graph.",
     "tables": "CSV files of measured steps.",
@@ -145,34 +148,40 @@ _SOURCES = {"Job": "read", "Graph": "build", "Timeline": "simulate", "Cluster": 
 def checked(function: Callable[..., _Result], package: str) -> Callable[..., _Result]:
     """The function with a check in front: UsageError names the first argument whose type its annotation does not allow.
 
-    Where it takes a graph or a timeline, a job or its files are as good: they are read and built. It says that it is of `package`, where
-    users find it, so that it can be pickled by that name, and shows each of its **words, whose values are left to the function. What cannot
-    be bound to the function's parameters at all raises TypeError, as a call of any function does.
+    Where it takes a graph or a timeline, a job or its files are as good: they are read and built; where it takes a cluster, so is its name.
+    It says that it is of `package`, where users find it, so that it can be pickled by that name, and shows each of its **words, whose
+    values are left to the function; None stands for a word that is not given. What cannot be bound to the function's parameters at all
+    raises TypeError, as a call of any function does.
     """
     signature = inspect.signature(function)
+    words_of = _words(signature, function)
+    told = declared(words_of) if words_of else {}
     allowed = {name: types for name, p in signature.parameters.items() if (types := _allowed(p, function))}
 
     @wraps(function)
     def call(*args: Any, **words: Any) -> _Result:
-        bound = signature.bind(*args, **words)
+        bound = signature.bind(*args, **{key: value for key, value in words.items() if value is not None or key not in told})
         for name, given in tuple(bound.arguments.items()):
             several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
             for value in given if several else (given,):
                 if name not in allowed or isinstance(value, allowed[name]):
                     continue
-                noun = next((c.__name__ for c in allowed[name] if c.__name__ in _MADE), None) if _is_job(value) else None
-                if noun and (made := _made(noun, value, bound)) is not None:
+                is_name, lumos = isinstance(value, (str, os.PathLike)), sys.modules["lumos"]
+                is_job = is_name or isinstance(value, (list, tuple, lumos.Job, lumos.Graph, lumos.Timeline))
+                possible = (*(_MADE if is_job else ()), *(_OF_NAMES if is_name else ()))
+                nouns = [c.__name__ for c in allowed[name] if c.__name__ in possible]
+                if nouns and (made := _made(nouns[0], value, bound)) is not None:
                     bound.arguments[name] = made
                     continue
                 remedy = "; give each as an argument of its own" if several else ""
-                raise UsageError(f"{package}.{function.__name__}: {name} = {_shown(value)} is no {_wanted(allowed[name])}{remedy}")
+                shown = reprlib.repr(value) if type(value).__module__ == "builtins" else f"<{type(value).__name__}>"  # a trace is no text
+                raise UsageError(f"{package}.{function.__name__}: {name} = {shown} is no {_wanted(allowed[name])}{remedy}")
         return function(*bound.args, **bound.kwargs)
 
     call.__module__ = package
-    words = _words(signature, function)
-    told = declared(words) if words else {}
-    own = [p for p in signature.parameters.values() if words is None or p.kind is not p.VAR_KEYWORD]
-    named = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=kind) for key, (kind, _) in told.items()]
+    own = [p for p in signature.parameters.values() if words_of is None or p.kind is not p.VAR_KEYWORD]
+    bare = inspect.Parameter("word", inspect.Parameter.KEYWORD_ONLY, default=None)
+    named = [bare.replace(name=key, annotation=kind | None) for key, (kind, _) in told.items()]
     call.__signature__ = signature.replace(parameters=[*own, *named])  # type: ignore[attr-defined]
     text = inspect.getdoc(function) or ""
     unsaid = {p.name: _USUALLY[p.name] for p in own if p.name in _USUALLY and not re.search(rf"\b{p.name}\b[^.:]*:", text)}
@@ -181,19 +190,18 @@ def checked(function: Callable[..., _Result], package: str) -> Callable[..., _Re
     return call
 
 
-#: Nouns that are made of a job, and from what the functions of Lumos make them.
+#: Nouns that are made of a job, and from what the functions of Lumos make them; and nouns that a known name or a file stands for.
 _MADE = {"Job": "", "Graph": "Job", "Timeline": "Graph"}
+_OF_NAMES = ("Cluster", "Accelerator")
 
-
-def _is_job(value: object) -> bool:
-    """Whether a job can be read or is already, as itself, its graph or a run of it."""
-    lumos = sys.modules["lumos"]
-    return isinstance(value, (str, os.PathLike, list, tuple, lumos.Job, lumos.Graph, lumos.Timeline))
 
 
 def _made(noun: str, value: Any, bound: inspect.BoundArguments) -> Any:
     """A noun, made of what was given for it; None where that is of no recording. A job that is read serves a parameter `job` too."""
     lumos: Any = sys.modules["lumos"]
+    if noun in _OF_NAMES:
+        cluster = lumos.load_cluster(value)
+        return cluster if noun == "Cluster" else cluster.accelerator
     if isinstance(value, getattr(lumos, noun)):
         return value
     if noun == "Job" and isinstance(value, (lumos.Graph, lumos.Timeline)):
@@ -238,11 +246,6 @@ def _class(name: str, function: Callable[..., object]) -> type | None:
     """The class of that name where the function is defined, or among the nouns of Lumos. None where it is no class, or a switch."""
     named = _CLASSES.get(name) or function.__globals__.get(name) or getattr(sys.modules["lumos"], name, None)
     return named if isinstance(named, type) else None
-
-
-def _shown(value: object) -> str:
-    """The value itself, cut where it is long; of anything but plain values only the class, as a trace is no text to read."""
-    return reprlib.repr(value) if type(value).__module__ == "builtins" else f"<{type(value).__name__}>"
 
 
 def _wanted(allowed: tuple[type, ...]) -> str:

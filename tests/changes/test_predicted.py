@@ -21,7 +21,7 @@ from lumos.plan.plan import PlanError
 from lumos.prediction.predict import predict_job
 from lumos.reports.export.kineto import write_kineto
 from lumos.searching.facade import search
-from lumos.segment.outline import outline
+from lumos.segment.outline import outline_of
 from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import Grade, Phase
@@ -176,7 +176,7 @@ def test_the_passes_of_a_pipeline_stage_are_separated(written):
     assert found.layers == 6  # of the 12, on each of two stages
     assert {lb.microbatch for lb in first if lb.phase == Phase.FORWARD and lb.layer >= 0} == set(range(8))
     assert {lb.microbatch for lb in first if lb.phase == Phase.BACKWARD and lb.layer >= 0} == set(range(8))
-    assert {row.repeats for row in outline(found).rows if row.block == "layer"} == {6}
+    assert {row.repeats for row in outline_of(found).rows if row.block == "layer"} == {6}
 
 
 def test_recordings_of_one_stage_of_a_pipeline_are_refused(tmp_path):

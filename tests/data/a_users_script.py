@@ -17,8 +17,9 @@ def measured(folder: Path) -> lumos.Job:
     devices: list[str] = [device for trace in contents for device in trace.devices]
     graph: lumos.Graph = lumos.build(job)
     timeline: lumos.Timeline = lumos.simulate(graph)
-    error: float | None = lumos.replay(graph, timeline).mean_abs_error
-    steps: lumos.Rows[lumos.StepBreakdown] = lumos.breakdown(lumos.measured(graph))
+    error: float | None = lumos.replay(graph, ignore=["occupancy"]).mean_abs_error
+    steps: lumos.Rows[lumos.StepBreakdown] = lumos.breakdown(lumos.measured(graph), step="11")
+    print(lumos.queue_lengths(timeline)[0].mean, lumos.tensor_cores(timeline).share, lumos.outline(job, graph=graph).layers)
     busy: lumos.Rows[lumos.Utilization] = lumos.utilization(lumos.measured(graph))
     held: lumos.Rows[lumos.MemoryUse] = lumos.memory(job)
     alone: int = sum(step.breakdown.exposed_compute_ns for step in steps)
@@ -50,7 +51,7 @@ def changed(job: lumos.Job) -> float:
 def predicted(folder: Path) -> lumos.Prediction:
     """Jobs that never ran."""
     cluster: lumos.Cluster = lumos.load_cluster("h100")
-    model: lumos.Model = lumos.load_model("llama3-8b")
+    model: lumos.Model = lumos.load_model(lumos.model_names()[0])
     prediction: lumos.Prediction = lumos.predict(model="llama3-8b", cluster="h100", gpus=8, global_batch=64, seq=8192, tp=2)
     layout: lumos.Layout = prediction.layout
     plan: lumos.Plan = layout.plan
@@ -72,6 +73,7 @@ def written(job: lumos.Job, folder: Path) -> None:
     answer: lumos.Answer = lumos.whatif(job, scale={"aten::mm": 0.5}, force=True)
     timeline: lumos.Timeline = answer.timeline
     lumos.export(answer, chakra=folder / "changed", perfetto=folder / "changed.json")
+    lumos.export(timeline, perfetto=folder / "run.json")
     exported: lumos.chakra.Exported = lumos.chakra.export(job, folder / "set", astra_sim=True, cluster="h100")
     checked: lumos.chakra.Checked = lumos.chakra.check(folder / "set")
     repriced: lumos.Graph = lumos.chakra.priced(folder / "set", folder / "set" / "net.yml")

@@ -13,7 +13,7 @@ from lumos.changes.layout.measured_layout import measured_layout
 from lumos.changes.layout.place import assemble_pieces
 from lumos.graph.build import build
 from lumos.segment.microbatches import phases_of_passes
-from lumos.segment.outline import outline
+from lumos.segment.outline import outline_of
 from lumos.segment.segment import segment
 from lumos.segment.units import Units, numbers_of_nodes, transfers, units
 from lumos.simulation import simulate
@@ -37,7 +37,7 @@ def test_the_recorded_gpt_has_four_layers_in_every_phase():
     assert found.layers == 4
     assert found.confidence == 1.0
     assert (found.piece >= 0).all()
-    rows = outline(found).rows
+    rows = outline_of(found).rows
     named = [(r.phase, r.block, r.repeats) for r in rows]
     assert named == [
         ("forward", "embedding", 1),

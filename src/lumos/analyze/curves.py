@@ -71,11 +71,7 @@ class MemoryUse(Shown):
 
 
 def utilization(timeline: Timeline, owners: Members | None = None, *, step: str | None = None) -> Rows[Utilization]:
-    """How busy the devices of every rank were, in every step of the job, measured or simulated.
-
-    owners: what `lumos.analyze.loop.steps.members` gives for the graph; worked out here where it is not given. step: only this step, by its
-    name or the number after its #. Raises UsageError for an unknown step.
-    """
+    """How busy the devices of every rank were, in every step of the job, measured or simulated. Raises UsageError for an unknown step."""
     owners = owners or members(timeline.graph)
     wanted = None if step is None else check_step(step, step_names(timeline.graph))
     start, end = step_times(timeline, owners).job_intervals()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.loop.steps import Members, step_times
+from lumos.analyze.loop.steps import Members, members, step_times
 from lumos.analyze.task_class import working
 from lumos.intervals import Union, covered, union
 from lumos.trace.table import unique
@@ -100,8 +100,9 @@ def queue_steps(timeline: Timeline, owners: Members, rank: int, stream: int | No
     return time[order], np.cumsum(change[order])
 
 
-def queue_lengths(timeline: Timeline, owners: Members) -> tuple[QueueLength, ...]:
-    """The queue of every step's rank during the step of the job."""
+def queue_lengths(timeline: Timeline, owners: Members | None = None) -> tuple[QueueLength, ...]:
+    """How much launched work the devices of a rank had in their queues, on average and at most, in each of its steps of the job."""
+    owners = owners or members(timeline.graph)
     start, end = step_times(timeline, owners).job_intervals()
     step_rank = owners.step_rank()
     queues = {int(rank): queue_steps(timeline, owners, int(rank)) for rank in unique(step_rank)}

@@ -1,23 +1,20 @@
-"""`lumos.inspect`, `lumos.breakdown`, `lumos.critical_path` and `lumos.compare`, with the options of the command line as arguments."""
+"""`lumos.inspect`, `lumos.critical_path` and `lumos.compare`, with the options of the command line as arguments."""
 
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
-from lumos.analyze.breakdown import StepBreakdown, breakdowns
 from lumos.analyze.compare import Comparison
 from lumos.analyze.compare import compare_timelines as compare_sides
 from lumos.analyze.contents import Contents, contents
 from lumos.analyze.critical_path import CriticalPath, critical_paths
-from lumos.analyze.loop.steps import Members, members, step_names
-from lumos.analyze.tables import GROUPINGS, OF_A_RECORDING, TableRow, tabulate
-from lumos.choices import as_number, check_choice, check_step
+from lumos.analyze.loop.steps import Members, step_names
+from lumos.choices import as_number, check_step
 from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.result import Rows
 from lumos.trace.source import Source, as_job
-from lumos.trace.table import Job
 
 if TYPE_CHECKING:
     from lumos.simulation import Frozen, Timeline
@@ -28,43 +25,11 @@ def inspect(job: Source, *, repair: bool = False) -> Rows[Contents]:
     return Rows(contents(trace) for trace in as_job(job, repair=repair).traces)
 
 
-@overload
-def breakdown(timeline: Timeline, owners: Members | None = None, job: Job | None = None, *, by: None = None) -> Rows[StepBreakdown]: ...
-
-
-@overload
-def breakdown(timeline: Timeline, owners: Members | None = None, job: Job | None = None, *, by: str) -> Rows[TableRow]: ...
-
-
-def breakdown(
-    timeline: Timeline, owners: Members | None = None, job: Job | None = None, *, by: str | None = None
-) -> Rows[StepBreakdown] | Rows[TableRow]:
-    """Where the time of every step goes, by rank and start, in a measured timeline or a simulated one.
-
-    owners: which task belongs to which step, what `lumos.analyze.loop.steps.members` gives for the graph; worked out here where it is
-    not given. job: the recording; without it, time in which a thread loads data counts as the host's. by: kernel, pattern, operator,
-    module, stream or rank: a row for each of these over the steps that count, in place of one for each step. Raises UsageError for another
-    word, TraceError for modules where none was recorded.
-    """
-    if by is None:
-        return breakdowns(timeline, owners, job)
-    check_choice(by, GROUPINGS, "a grouping (by)")
-    if job is None and (job := timeline.job) is None:
-        if by in OF_A_RECORDING:
-            raise UsageError(f"by = {by!r} needs the recording: give it as job")
-        job = Job(())
-    return Rows(tabulate(timeline, owners or members(timeline.graph), by, job))
-
-
 def critical_path(
     timeline: Timeline, owners: Members | None = None, *, frozen: Frozen | None = None, step: str | None = None
 ) -> Rows[CriticalPath]:
-    """The chain of tasks that sets the time of each step, over all ranks.
-
-    owners, frozen: what `lumos.analyze.loop.steps.members` and `lumos.simulation.freeze` give for the timeline's graph; worked out
-    here where they are not given. step: only this step, by its name or the number after its #. Raises UsageError for an unknown step,
-    GraphError where the graph's dependencies contradict each other.
-    """
+    """The chain of tasks that sets the time of each step, over all ranks. Raises UsageError for an unknown step, GraphError where the
+    graph's dependencies contradict each other."""
     paths = critical_paths(timeline, owners, frozen=frozen)
     if step is None:
         return paths

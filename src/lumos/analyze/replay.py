@@ -8,7 +8,7 @@ task in it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,14 +18,17 @@ from lumos.analyze.device_load import busy_curves, busy_difference
 from lumos.analyze.loop.steps import Members, is_operation_level, members, step_times
 from lumos.analyze.trust import Trust, trust
 from lumos.analyze.waiting.unexplained import unexplained_times
+from lumos.choices import check_choice
 from lumos.errors import GraphError
 from lumos.graph.operations.graph import operation_constants as operation_constants
-from lumos.graph.table import Dependency, Graph, Kind
+from lumos.graph.table import DEPENDENCY_NAMES, Dependency, Graph, Kind
 from lumos.result import Shown
 from lumos.simulation import Timeline, measured, simulate
 from lumos.stages import stage
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from numpy.typing import NDArray
 
     from lumos.diagnostics import Diagnostic
@@ -123,12 +126,13 @@ class ReplayResult(Shown):
 
 
 @stage("comparing with the recording")
-def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
+def replay(graph: Graph, timeline: Timeline | None = None, *, ignore: Collection[str] = ()) -> ReplayResult:
     """Compare a measured graph with its replay: `timeline`, or a simulation made here where that is not given.
 
-    Raises GraphError where the graph was not measured, where its dependencies contradict each other, or where no step owns
-    a task.
+    ignore: kinds of dependency that are left out, such as "occupancy". Raises UsageError for a kind that there is not, GraphError where the
+    graph was not measured, where its dependencies contradict each other, or where no step owns a task.
     """
+    graph = ignoring(graph, ignore)
     truth = measured(graph)
     timeline = timeline or simulate(graph)
     owners = members(graph)
@@ -159,6 +163,12 @@ def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
         trust=trust(graph, timeline, owners),
         diagnostics=(*graph.diagnostics, *times.findings()),
     )
+
+
+def ignoring(graph: Graph, kinds: Collection[str]) -> Graph:
+    """The graph without dependencies of these kinds, by their names. Raises UsageError for a kind that there is not."""
+    dropped = [DEPENDENCY_NAMES[check_choice(kind, DEPENDENCY_NAMES, "a kind of dependency")] for kind in kinds]
+    return replace(graph, ignored=graph.ignored.union(*dropped)) if dropped else graph
 
 
 def replay_constants(graph: Graph) -> dict[str, tuple[int, ...]]:

@@ -10,7 +10,7 @@ from lumos.analyze.attribution import has_modules, modules, operators
 from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.collectives import waiting
 from lumos.analyze.device_load import QueueLength, queue_during, queue_steps
-from lumos.analyze.loop.steps import Members, step_times
+from lumos.analyze.loop.steps import Members, members, step_times
 from lumos.analyze.patterns import PatternRow, patterns
 from lumos.analyze.ranks.equal_work import equal_work
 from lumos.analyze.task_class import ARITHMETIC, working
@@ -153,8 +153,9 @@ def _on_tensor_cores(name: str) -> bool | None:
     return on_tensor_cores(name) if kernel_class(name) in ARITHMETIC else None
 
 
-def tensor_cores(timeline: Timeline, owners: Members) -> TensorCores:
+def tensor_cores(timeline: Timeline, owners: Members | None = None) -> TensorCores:
     """How much of the time of the steps that count kernels multiply on tensor cores, as their names say."""
+    owners = owners or members(timeline.graph)
     chosen = np.flatnonzero(owners.on_device & step_times(timeline, owners).tasks_counted())
     time = np.bincount(timeline.graph.name[chosen], timeline.end[chosen] - timeline.start[chosen]).astype(np.int64)
     of: dict[bool | None, int] = dict.fromkeys((True, False, None), 0)

@@ -55,7 +55,8 @@ def takes(
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         own = {p.name: p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD}
         made = {key: _option(key, *of, shown, as_text=key in as_text) for key, of in declared(words).items() if key not in own}
-        arguments = {key: p for key, p in own.items() if _is_argument(p.annotation)}
+        said = {key: getattr(p.annotation, "__metadata__", ()) for key, p in own.items()}
+        arguments = {key: own[key] for key, told in said.items() if any(type(of).__name__ == "ArgumentInfo" for of in told)}
         bare = inspect.Parameter("word", inspect.Parameter.KEYWORD_ONLY, default=None)
         options = {key: bare.replace(name=key, annotation=option) for key, option in made.items() if option is not None}
 
@@ -71,10 +72,6 @@ def takes(
         return verb
 
     return with_options
-
-
-def _is_argument(annotation: Any) -> bool:
-    return any(type(said).__name__ == "ArgumentInfo" for said in getattr(annotation, "__metadata__", ()))
 
 
 def _option(key: str, kind: Any, meaning: Term, shown: str | None, *, as_text: bool) -> Any:

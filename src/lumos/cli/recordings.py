@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from lumos.choices import as_number, check_choice, check_step
+from lumos.choices import as_number, check_choice
 from lumos.cli.options import ReadWords, read_job, takes
 from lumos.cli.output import RUNS, Clock, Force, Json, Of, Paths, Step, answer, console, next_command, plain, write_json
 from lumos.errors import UsageError
-
-if TYPE_CHECKING:
-    from lumos.graph.table import Graph
-    from lumos.segment.outline import Outline
-    from lumos.trace.table import Job
 
 
 @takes(ReadWords, last=True)
@@ -33,6 +29,7 @@ def inspect(
     from lumos.errors import LumosError
     from lumos.graph.build import build
     from lumos.reports.text.inspect import print_blocks, print_contents
+    from lumos.segment.outline import outline
 
     clock = Clock()
     job = read_job(*paths, **how)
@@ -46,25 +43,16 @@ def inspect(
     except LumosError as error:
         graph, grounds = None, without_graph(error)
     if json:
-        cut = {"blocks": _outline(job, graph)} if blocks else {}
+        cut = {"blocks": outline(job, graph=graph)} if blocks else {}
         facts = {"ranks": len(files), "files": files, "groups": job.groups, "interference": slowed, **cut}
         write_json({**facts, "trust": grounds, "diagnostics": diagnostics, "read_s": read_s})
         return
     out = console()
     print_contents(out, files, job.groups, slowed, grounds, diagnostics, read_s)
     if blocks:
-        print_blocks(out, _outline(job, graph))
+        print_blocks(out, outline(job, graph=graph))
     out.print()
     out.print(next_command("diagnose", paths), soft_wrap=True, markup=False)
-
-
-def _outline(job: Job, graph: Graph | None) -> Outline:
-    """The blocks of a job. graph: of it, where one can be made; LumosError where not."""
-    from lumos.graph.build import build
-    from lumos.segment.outline import outline
-    from lumos.segment.segment import segment
-
-    return outline(segment(build(job) if graph is None else graph, job))
 
 
 @takes(ReadWords, last=True)
@@ -100,10 +88,8 @@ def diagnose(
     answer(diagnose_paths(job, paths, graph=graph, force=force, origin=origin, changed=changed), json, print_diagnosis)
 
 
-def _kinds() -> list[str]:
-    from lumos.graph.table import DEPENDENCY_NAMES
-
-    return list(DEPENDENCY_NAMES)
+def _of(module: str, table: str) -> Callable[[], list[str]]:
+    return lambda: list(getattr(import_module(f"lumos.{module}"), table))
 
 
 @takes(ReadWords, last=True)
@@ -111,7 +97,7 @@ def replay(
     paths: Paths,
     ignore: Annotated[
         list[str] | None,
-        typer.Option(metavar="KIND", help="Drop a kind of dependency; repeatable.", autocompletion=_kinds),
+        typer.Option(metavar="KIND", help="Drop a kind of dependency; repeatable.", autocompletion=_of("graph.table", "DEPENDENCY_NAMES")),
     ] = None,
     probes: Annotated[
         bool,
@@ -130,18 +116,23 @@ def replay(
     Kinds of dependency: thread-order, hand-off, launch, stream-order, stream-wait, sync, queue-depth, occupancy,
     rendezvous, data.
     """
-    kinds = [check_choice(kind, _kinds(), "a kind of dependency") for kind in ignore or ()]
+    from lumos.graph.table import DEPENDENCY_NAMES
 
+    for kind in ignore or ():
+        check_choice(kind, DEPENDENCY_NAMES, "a kind of dependency")
     from lumos.analyze.interference import interference
     from lumos.analyze.probes import probes as run_probes
+    from lumos.analyze.replay import ignoring
     from lumos.analyze.replay import replay as compared
     from lumos.graph.build import build
-    from lumos.graph.table import DEPENDENCY_NAMES
+    from lumos.output_files import check_places
     from lumos.reports.text.replay import print_replay
     from lumos.simulation import simulate
     from lumos.simulation.timeline import measured
+    from lumos.trace.source import keep_inputs
 
-    _check_file(paths, perfetto)
+    keep_inputs(paths, perfetto)
+    check_places(perfetto)
     clock = Clock()
     job = read_job(*paths, **how)
     seconds = {"read_s": clock.lap()}
@@ -151,7 +142,7 @@ def replay(
         from lumos.chakra.build import priced
 
         graph = priced(job, network)
-    graph = replace(graph, ignored=graph.ignored.union(*(DEPENDENCY_NAMES[kind] for kind in kinds)))
+    graph = ignoring(graph, ignore or ())
     seconds["build_s"] = clock.lap()
     timeline = simulate(graph)
     seconds["simulate_s"] = clock.lap()
@@ -170,26 +161,14 @@ def replay(
         print_replay(console(), result, probed, seconds, slowed)
 
 
-def _check_file(paths: list[str], perfetto: str | None) -> None:
-    """Raise UsageError or LumosError where a file cannot be written, before the work whose answer it is to hold."""
-    from lumos.output_files import check_places
-    from lumos.trace.source import keep_inputs
-
-    keep_inputs(paths, perfetto)
-    check_places(perfetto)
-
-
-def _groupings() -> list[str]:
-    from lumos.analyze.tables import GROUPINGS
-
-    return list(GROUPINGS)
-
-
 @takes(ReadWords, last=True)
 def breakdown(
     paths: Paths,
     by: Annotated[
-        str, typer.Option(metavar="NAME", help="kernel, pattern, operator, module, stream or rank.", autocompletion=_groupings)
+        str,
+        typer.Option(
+            metavar="NAME", help="kernel, pattern, operator, module, stream or rank.", autocompletion=_of("analyze.tables", "GROUPINGS")
+        ),
     ] = "kernel",
     of: Of = "measured",
     step: Step = None,
@@ -203,31 +182,26 @@ def breakdown(
     """Show where the time goes: what the step is spent on, what devices do in each step, why they are idle, and then the
     time by kernel, by rows of kernels that repeat (pattern), operator, module, stream or rank."""
     check_choice(of, RUNS, "a run (--of)")
-    check_choice(by, _groupings(), "a grouping (--by)")
-    if before is not None and by != "module":
-        raise UsageError("--before names modules, with --by module")
-    from lumos.analyze.breakdown import breakdowns, mean_parts, variability
+    from lumos.analyze.tables import GROUPINGS, tensor_cores
+
+    check_choice(by, GROUPINGS, "a grouping (--by)")
+    from lumos.analyze.breakdown import mean_parts, variability
     from lumos.analyze.device_load import queue_lengths
     from lumos.analyze.flops import achieved_flops
     from lumos.analyze.loop.steps import members, step_times
-    from lumos.analyze.tables import tabulate, tensor_cores
     from lumos.analyze.trust import trust
     from lumos.graph.build import build
     from lumos.reports.text.breakdown import Breakdown, print_breakdown
+    from lumos.scripted.facade import breakdown as broken_down
     from lumos.simulation import measured, simulate
 
     job = read_job(*paths, **how)
     graph = build(job)
     timeline = measured(graph) if of == "measured" else simulate(graph)
-    module_of = None
-    if before is not None:
-        from lumos.scripted.facade import matched_script
-
-        module_of = matched_script(job, graph, before).origins.module
     everything = members(graph)
     membership = everything if step is None else everything.only(step)
     times = step_times(timeline, membership)
-    steps = tuple(row for row in breakdowns(timeline, membership, job) if step is None or row.counts)
+    steps = broken_down(timeline, membership, job, step=step)
     shown = Breakdown(
         *times.headline,
         mean_parts(steps),
@@ -235,7 +209,7 @@ def breakdown(
         of,
         steps,
         by,
-        tabulate(timeline, membership, by, job, module_of),
+        broken_down(timeline, membership, job, by=by, before=before),
         queue_lengths(timeline, membership),
         tensor_cores(timeline, membership),
         achieved_flops(timeline, membership, job),
@@ -258,22 +232,23 @@ def critical_path(
     """Show the chain of tasks that sets each step, over all ranks: what it consists of, which ranks the others waited for, and
     how much longer everything else could take."""
     check_choice(of, RUNS, "a run (--of)")
-    from lumos.analyze.critical_path import critical_paths
+    from lumos.analyze.facade import critical_path as critical_paths
     from lumos.analyze.loop.steps import members, step_times
     from lumos.analyze.trust import trust
     from lumos.analyze.waiting.slack import slack, slack_by_class
     from lumos.graph.build import build
+    from lumos.output_files import check_places
     from lumos.reports.text.critical_path import ShownPaths, print_critical_paths
     from lumos.simulation import freeze, measured, simulate
+    from lumos.trace.source import keep_inputs
 
-    _check_file(paths, perfetto)
+    keep_inputs(paths, perfetto)
+    check_places(perfetto)
     graph = build(read_job(*paths, **how))
     replayed, membership, frozen = simulate(graph), members(graph), freeze(graph)
     timeline = measured(graph) if of == "measured" else replayed
     times = step_times(timeline, membership)
-    critical = critical_paths(timeline, membership, frozen=frozen)
-    name = None if step is None else check_step(step, [path.name for path in critical])
-    chosen = tuple(path for path in critical if name in (None, path.name))
+    chosen = critical_paths(timeline, membership, frozen=frozen, step=step)
     if perfetto is not None:
         from lumos.reports.export.perfetto import write_perfetto
 

@@ -55,9 +55,25 @@ def whatif(
     how, files = reading(words), {"perfetto": perfetto, "chakra": chakra, "kineto": kineto}
     if grid and any(files.values()):
         raise UsageError("--grid has many answers, and --perfetto, --chakra and --kineto write one job; leave out --grid")
+    from lumos.output_files import check_places
+    from lumos.trace.source import keep_inputs
+
+    keep_inputs(paths, *files.values())
+    check_places(perfetto, folders=(chakra, kineto))
     if before is not None or after is not None or ranks is not None:
+        from lumos.reports.text.whatif import print_script_grid
+        from lumos.scripted.facade import whatif as by_script
+        from lumos.scripted.templates import parse_values
+
         words |= {"set": assigned} if assigned else {}
-        _by_script(paths, grid, files, how, json, before=before, after=after, ranks=ranks, force=force, **words)
+        values: Any = parse_values(grid) if grid else None
+        scripted: Any = by_script(read_job(*paths, **how), grid=values, before=before, after=after, ranks=ranks, force=force, **words)
+        if not grid:
+            _write(scripted, files, json)
+        elif json:
+            write_json({"grid": [cell._asdict() for cell in scripted]})
+        else:
+            print_script_grid(console(), scripted)
         return
     from lumos.analyze.trust import trust
     from lumos.changes.changes import Changes
@@ -65,13 +81,9 @@ def whatif(
     from lumos.changes.whatif import answer_changes
     from lumos.errors import QuestionError
     from lumos.graph.build import build
-    from lumos.output_files import check_places
     from lumos.reports.text.whatif import print_grid
-    from lumos.trace.source import keep_inputs
 
     changes, asked = Changes.parse(assigned or (), **words), parse_grid(grid or ())
-    keep_inputs(paths, *files.values())
-    check_places(perfetto, folders=(chakra, kineto))
     job = read_job(*paths, **how)
     graph = build(job)
     if asked:
@@ -89,25 +101,6 @@ def whatif(
             write_json({"question": str(question), "key": question.key, "candidates": [c._asdict() for c in question.candidates]})
         raise
     _write(answer, files, json)
-
-
-def _by_script(
-    paths: list[str], grid: list[str] | None, files: dict[str, str | None], how: ReadWords, json: bool, **words: Any
-) -> None:
-    """The answer for a changed script. words: of `lumos.whatif`."""
-    from lumos.reports.text.whatif import print_script_grid
-    from lumos.scripted.facade import whatif as by_script
-    from lumos.scripted.templates import parse_values
-    from lumos.trace.source import keep_inputs
-
-    keep_inputs(paths, *files.values())
-    answer: Any = by_script(read_job(*paths, **how), grid=parse_values(grid) if grid else None, **words)
-    if not grid:
-        _write(answer, files, json)
-    elif json:
-        write_json({"grid": [cell._asdict() for cell in answer]})
-    else:
-        print_script_grid(console(), answer)
 
 
 def _write(answer: Answer, files: dict[str, str | None], json: bool) -> None:

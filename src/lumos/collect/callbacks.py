@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def lightning(folder: str | os.PathLike[str], steps: int = 3, warmup: int = 2, **options: Any) -> Any:
     """A PyTorch Lightning callback: `Trainer(callbacks=[lumos.collect.lightning("out/")])`.
 
-    Options as for `profile`. A step is an optimizer step: accumulated batches count as one. Raises LumosError where Lightning
-    is not installed.
+    folder, steps, warmup, options: as of `profile`. A step is an optimizer step: accumulated batches count as one. Raises LumosError where
+    Lightning is not installed.
     """
     base = _first_class("Callback", ("lightning.pytorch", "pytorch_lightning"), "pip install lightning")
 
@@ -51,7 +51,7 @@ def lightning(folder: str | os.PathLike[str], steps: int = 3, warmup: int = 2, *
 def hugging_face(folder: str | os.PathLike[str], steps: int = 3, warmup: int = 2, **options: Any) -> Any:
     """A Hugging Face Trainer callback: `Trainer(…, callbacks=[lumos.collect.hugging_face("out/")])`.
 
-    Options as for `profile`. A step is an optimizer step. Raises LumosError where transformers is not installed.
+    folder, steps, warmup, options: as of `profile`. A step is an optimizer step. Raises LumosError where transformers is not installed.
     """
     base = _first_class("TrainerCallback", ("transformers",), "pip install transformers")
 

@@ -40,9 +40,9 @@ def run(
 ) -> Recorded:
     """Run a command to its end, while each of its Python processes records itself into `folder`.
 
-    The settings are those of `profile`; every call of an optimizer's step ends a step. Where the user interrupts, the command ends and what
-    it had recorded is kept; its status is then 130. Raises UsageError for impossible numbers or a
-    command that does not exist, and LumosError where the command succeeded but recorded nothing.
+    command: its words. folder, steps, warmup, wait, memory, execution_trace, align: as of `profile`; every call of an optimizer's step ends
+    a step. Where the user interrupts, the command ends and what it had recorded is kept; its status is then 130. Raises UsageError for
+    impossible numbers or a command that does not exist, LumosError where the command succeeded but recorded nothing.
     """
     if steps < 1 or min(warmup, wait) < 0:
         raise UsageError("--steps must be at least 1, --warmup and --wait at least 0")

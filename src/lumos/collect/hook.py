@@ -36,8 +36,8 @@ def step() -> None:
 def on_optimizer_steps(folder: str | os.PathLike[str], steps: int = 3, warmup: int = 2, *, wait: int = 5, **options: Any) -> None:
     """Record the training that this process does later: `lumos.collect.on_optimizer_steps("out/")` anywhere before the loop.
 
-    For frameworks without callbacks, or without a callback here. Arguments as for `profile`. A step is a step of the optimizer that
-    steps first. Raises UsageError for impossible numbers, and LumosError where torch is not installed.
+    For frameworks without callbacks, or without a callback here. folder, steps, warmup, wait, options: as of `profile`. A step is a step of
+    the optimizer that steps first. Raises UsageError for impossible numbers, and LumosError where torch is not installed.
     """
     settings = {"folder": os.fspath(folder), "steps": steps, "warmup": warmup, "wait": wait, **options}
     profile(**settings)  # refuses now what would fail in the loop

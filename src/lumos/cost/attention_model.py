@@ -117,8 +117,8 @@ def attention(
 ) -> Estimate:
     """Time of one fused attention kernel (backward: with the small kernels that belong to it). Sizes are broadcast together.
 
-    batch, seq_len: sequences, and queries of each. clock, book: as of `lumos.cost.gemm`.
-
+    batch, seq_len: sequences, and queries of each. heads, head_dim: their number and size. causal: whether a query sees no later key.
+    direction: fwd, bwd or fwd+bwd. accelerator, dtype, clock, book: as of `lumos.cost.gemm`.
     kv_heads: heads of K and V (GQA, MQA; default: heads). value_dim: head size of V where it differs from that of Q and
     K (MLA: head_dim 192, value_dim 128). kv_len: number of keys where it differs from that of queries; a causal mask is then
     aligned at the last query, which sees all keys. kernel: one of `KERNELS`, or "flash": the first of the accelerator's own

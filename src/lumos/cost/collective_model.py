@@ -130,13 +130,14 @@ def collective(
     span: ArrayLike | None = None,
     book: Book | None = None,
 ) -> Estimate:
-    """Time of a collective over a group of `ranks` devices, from the last rank's arrival to the end.
+    """Time of a collective over a group of devices, from the last rank's arrival to the end.
 
-    size_bytes: the larger of one rank's input and output (all-gather: the gathered result; reduce-scatter: the input).
-    per_node: ranks of the group in one node (default: as many as fit). concurrent: number of groups of a node that use
-    its NICs at the same time. span: devices between the group's first and last rank, which decide the tier of the fabric
-    (default: ranks · devices per node / per_node). A group of one rank costs nothing. book: as of `lumos.cost.gemm`. Raises UsageError for
-    an unknown kind, a negative size or more ranks than the cluster has, LumosError where the cluster lacks a number.
+    kind: all_reduce, all_gather, reduce_scatter, … ranks: devices of the group, on cluster: a `Cluster` or its name. size_bytes: the larger
+    of one rank's input and output (all-gather: the gathered result; reduce-scatter: the input). per_node: ranks of the group in one node
+    (default: as many as fit). concurrent: groups of a node that use its NICs at the same time. span: devices between the group's first and
+    last rank, which decide the tier of the fabric (default: ranks · devices per node / per_node). A group of one rank costs nothing. book:
+    as of `lumos.cost.gemm`. Raises UsageError for an unknown kind, a negative size or more ranks than the cluster has, LumosError where the
+    cluster lacks a number.
     """
     known = modelled_kind(kind)
     ranks, size_bytes = np.asarray(ranks, float), np.asarray(size_bytes, float)

@@ -121,8 +121,9 @@ def gemm(
     in_step: bool = False,
     book: Book | None = None,
 ) -> Estimate:
-    """Time of `batch` equal multiplications in one kernel. Sizes are broadcast together; a size of 0 means no work.
+    """Time of equal multiplications in one kernel, as many as batch: sizes are broadcast together; a size of 0 means no work.
 
+    m, n, k: A is m × k, B is k × n. accelerator: an `Accelerator`, or the name of a cluster with it. dtype: bf16, fp8, tf32, …
     grouped: whether m lists, along its last axis, the rows of groups with weights of their own, as those of experts: each is rounded up to
     whole tiles, and the tiles of all run in common waves, so that an uneven split costs what its tiles cost.
     out_bytes: bytes of an element of C (default: the dtype's, 2 for fp8). accumulate: whether C is read as well (for a weight

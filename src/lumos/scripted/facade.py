@@ -1,4 +1,4 @@
-"""`lumos.whatif`: also with the commands of two scripts, of which the first made the recording.
+"""`lumos.whatif` and `lumos.breakdown`, also with commands of scripts, of which the first made the recording.
 
     lumos.whatif("traces/", before="torchrun --nproc-per-node 8 train.py", after="torchrun --nproc-per-node 8 train.py --compile")
     lumos.whatif("traces/", before=["python", "train.py"], after="python train.py --batch {batch}", grid={"batch": (4, 8, 16)})
@@ -8,11 +8,14 @@ Everything else is as in `changes.facade`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack, overload
+from typing import TYPE_CHECKING, TypeAlias, Unpack, overload
 
+from lumos.analyze.breakdown import StepBreakdown, breakdowns
+from lumos.analyze.loop.steps import Members, members
+from lumos.analyze.tables import GROUPINGS, OF_A_RECORDING, TableRow, tabulate
 from lumos.changes import facade
 from lumos.changes.words import ChangeWords
-from lumos.choices import as_mapping
+from lumos.choices import as_mapping, check_choice
 from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.result import Rows
@@ -20,6 +23,7 @@ from lumos.scripted.answer import Asked, Base
 from lumos.scripted.command import RECORDED, before_missing, parse, recorded_words
 from lumos.scripted.templates import ScriptCell, evaluate_scripts
 from lumos.trace.source import as_job
+from lumos.trace.table import Job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,9 +31,11 @@ if TYPE_CHECKING:
     from lumos.changes.answer import Answer
     from lumos.changes.grid import Cell
     from lumos.graph.table import Graph
+    from lumos.simulation import Timeline
     from lumos.trace.source import Source
-    from lumos.trace.table import Job
 
+#: A command that starts a script, as one text or as words.
+_Command: TypeAlias = "str | Sequence[str] | None"
 #: The changes that go together with a changed script.
 _BESIDE = ("cluster", "base_cluster")
 
@@ -99,6 +105,42 @@ def whatif(
         return _base(read, graph, before, asked).answer(second)
     values = {key: tuple(map(str, several)) for key, several in as_mapping(grid, "grid", "{'batch': (4, 8)}").items()}
     return Rows(evaluate_scripts(lambda: _base(read, graph, before, asked), after, values))
+
+
+@overload
+def breakdown(
+    timeline: Timeline, owners: Members | None = None, job: Job | None = None, *, by: None = None, step: str | None = None
+) -> Rows[StepBreakdown]: ...
+@overload
+def breakdown(
+    timeline: Timeline, owners: Members | None = None, job: Job | None = None, *, by: str, step: str | None = None, before: _Command = None
+) -> Rows[TableRow]: ...
+
+
+def breakdown(
+    timeline: Timeline, owners: Members | None = None, job: Job | None = None, *, by: str | None = None, step: str | None = None,
+    before: _Command = None,
+) -> Rows[StepBreakdown] | Rows[TableRow]:  # fmt: skip
+    """Where the time of every step goes, by rank and start, in a measured timeline or a simulated one.
+
+    job: the recording, where the timeline does not have it; without, time in which a thread loads data counts as the host's. by: kernel,
+    pattern, operator, module, stream or rank: a row for each of these over the steps that count, in place of one for each step. before: the
+    command that made the recording, run without devices to name its modules (by="module"). Raises UsageError for another word or an
+    unknown step, TraceError for modules where none was recorded.
+    """
+    owners = owners or members(timeline.graph)
+    owners = owners if step is None else owners.only(step)
+    job = timeline.job if job is None else job
+    if before is not None and by != "module":
+        raise UsageError("--before names modules, with --by module")
+    if by is None:
+        return Rows(row for row in breakdowns(timeline, owners, job) if step is None or row.counts)
+    check_choice(by, GROUPINGS, "a grouping (by)")
+    if job is None and by in OF_A_RECORDING:
+        raise UsageError(f"by = {by!r} needs the recording: give it as job")
+    job = job or Job(())
+    module_of = None if before is None else matched_script(job, timeline.graph, before).origins.module
+    return Rows(tabulate(timeline, owners, by, job, module_of))
 
 
 def matched_script(job: Job, graph: Graph, before: str | Sequence[str] | None, *, force: bool = False) -> Base:

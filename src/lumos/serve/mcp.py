@@ -34,6 +34,7 @@ MOST_ENTRIES = 40
 
 class _Grouped(TypedDict, total=False):
     by: Annotated[str, Term("kernel, pattern, operator, module, stream or rank: a row for each, in place of one for each step and rank.")]
+    step: Annotated[str, Term("Only this step, by its name or the number after its #.")]
 
 
 class _Read(TypedDict, total=False):

@@ -51,11 +51,8 @@ class ClassSlack(NamedTuple):
 
 
 def slack(timeline: Timeline, owners: Members | None = None, *, frozen: Frozen | None = None) -> Slack:
-    """How much longer each task of a replayed run could take before a step ends later.
-
-    owners, frozen: what `lumos.analyze.loop.steps.members` and `lumos.simulation.freeze` give for the timeline's graph; worked out
-    here where they are not given. Raises GraphError where the graph is malformed or has no schedule.
-    """
+    """How much longer each task of a replayed run could take before a step ends later. Raises GraphError where the graph is malformed or
+    has no schedule."""
     graph = timeline.graph
     owners, frozen = owners or members(graph), frozen or freeze(graph)
     latest_causes = causes(timeline, frozen)

@@ -12,10 +12,11 @@ import os
 from pathlib import Path
 from typing import TypeAlias
 
+from lumos.analyze.critical_path import critical_paths
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.recorded import predicted_work, recorded_work
 from lumos.changes.answer import Answer
-from lumos.errors import LumosError
+from lumos.errors import LumosError, UsageError
 from lumos.output_files import check_outputs
 from lumos.prediction.predict import Prediction, predict_job
 from lumos.prediction.ranks import whole
@@ -23,6 +24,7 @@ from lumos.reports.export.kineto import write_kineto
 from lumos.reports.export.kineto_changed import write_changed
 from lumos.reports.export.perfetto import write_perfetto
 from lumos.searching.search import Found
+from lumos.simulation import Timeline
 from lumos.trace.table import PREDICTED, Origin
 
 #: An answer of `whatif`, a prediction, or a search, of which the best plan is meant.
@@ -30,20 +32,25 @@ Result: TypeAlias = Answer | Prediction | Found
 
 
 def export(
-    result: Answer | Prediction | Found,
+    result: Answer | Prediction | Found | Timeline,
     *,
     perfetto: str | os.PathLike[str] | None = None,
     chakra: str | os.PathLike[str] | None = None,
     kineto: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Write the changed, the predicted or the best job.
+    """Write the changed, the predicted or the best job, or a run of a recorded one with its critical path.
 
     perfetto: a file (.json or .json.gz) for ui.perfetto.dev; of a predicted job, a rank of each pipeline stage. chakra: a folder for one
-    .et file per rank and groups.json. kineto: a folder for one profiler file per rank.
+    .et file per rank and groups.json. kineto: a folder for one profiler file per rank. A run has perfetto alone.
     Raises UsageError where two outputs have one name, LumosError where a file cannot be written, the job is too large, or a search found
     no plan.
     """
     check_outputs((perfetto, chakra, kineto), ())
+    if isinstance(result, Timeline):
+        if perfetto is None or chakra or kineto:
+            raise UsageError("a run of a recorded job is written with perfetto=FILE; lumos.chakra.export writes the job itself")
+        write_perfetto(os.fspath(perfetto), (result,), (critical_paths(result),))
+        return
     job = _job(result)
     if perfetto is not None:
         write_perfetto(os.fspath(perfetto), (job.timeline,))

@@ -36,7 +36,7 @@ from lumos.reports.page.timeline_levels import Limits, drawing
 from lumos.reports.text.format import a_step, kernel_name, short_name
 from lumos.result import plain
 from lumos.segment.outline import outline
-from lumos.segment.segment import Cut, segment
+from lumos.segment.segment import Cut
 from lumos.simulation import Frozen, Timeline, freeze, measured, simulate
 from lumos.stages import stage
 from lumos.trace.table import unique
@@ -386,8 +386,7 @@ def _outline(recording: ReportedJob) -> dict[str, Any] | None:
     if is_operation_level(recording.graph):
         return None
     first = replace(recording.job, traces=recording.job.traces[:1])
-    graph = recording.graph if first.ranks == recording.job.ranks else build(first)
-    shown: dict[str, Any] = plain(outline(segment(graph, first)))
+    shown: dict[str, Any] = plain(outline(first, graph=recording.graph if first.ranks == recording.job.ranks else None))
     return shown
 
 
