@@ -1,6 +1,7 @@
 """The notebooks run from their folder, end with the answers that their text promises, and are stored with what they show."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 PROMISED = {
     "eight_gpus": [
         "len(job.traces) == 8 and lumos.trust(graph).grade == 'limited' and replay.mean_abs_error < 0.001",
-        "[str(finding.code) for finding in found][:2] == ['launch-bound', 'exposed-communication']",
+        "[str(finding.code) for finding in findings][:2] == ['launch-bound', 'exposed-communication']",
         "busy._repr_html_().startswith('<svg') and [b.duration_ns for b in busy] == [sum(s.breakdown) for s in steps]",
         "0.9 < network.outcome.step_time_s / network.base.step_time_s < 1 and changed.duration_ns < busy[0].duration_ns",
         "graphs.outcome.step_time_s < graphs.base.step_time_s < batch.outcome.step_time_s < slow.outcome.step_time_s",
@@ -31,7 +32,7 @@ PROMISED = {
     ],
     "plan": [
         "prediction.time.low_s < prediction.time.time_s < prediction.time.high_s",
-        "found.best[0].time.time_s <= prediction.time.time_s",
+        "plans.best[0].time.time_s <= prediction.time.time_s",
         "max(why.parts.difference, key=why.parts.difference.get) == 'tensor-parallel communication'",
         "len(curve) == 3 and busy._repr_html_().startswith('<svg') and all(0 < b.mean_busy <= 1 for b in busy)",
     ],
@@ -59,12 +60,15 @@ def test_a_notebook_is_stored_small_with_what_it_shows_and_no_path_of_a_machine(
 
 
 @pytest.mark.parametrize("path", [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] if p.stem == "no_gpu" else []) for p in NOTEBOOKS])
-def test_the_code_of_a_notebook_keeps_its_promises(path, monkeypatch):
+def test_the_code_of_a_notebook_keeps_its_promises_and_prints_what_is_stored(path, monkeypatch, capsys):
     needed(path)
     monkeypatch.chdir(FOLDER)
     names: dict[str, object] = {}
     for cell in code(path):
         exec(compile("".join(cell["source"]), str(path), "exec"), names)
+    stored = ["".join(output["text"]) for cell in code(path) for output in cell["outputs"] if output["output_type"] == "stream"]
+    if path.stem != "paper" or "LUMOS_MEASURED" in os.environ:
+        assert capsys.readouterr().out == "".join(stored), "run python -m tools.notebooks"
     for promise in PROMISED[path.stem]:
         assert eval(promise, names), promise
 
