@@ -69,7 +69,7 @@ def recorded(p: Prediction) -> dict[str, float]:
 def main() -> int:
     folder = os.environ.get("LUMOS_MEASURED")
     if not folder:
-        print("LUMOS_MEASURED is not set: the paper's numbers are not at hand", file=sys.stderr)
+        print("LUMOS_MEASURED is not set: the paper's numbers are not at hand (docs/paper.md says which table it reads)", file=sys.stderr)
         return 1
     rows = list(csv.DictReader((Path(folder) / "lumos_paper.csv").open(encoding="utf-8")))
     pricer = Pricer(load_cluster("h100"))
