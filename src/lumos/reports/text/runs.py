@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lumos.reports.text.format import ShownField, percent, print_diagnostics, table
+from lumos.reports.text.format import ShownField, paragraph, percent, print_diagnostics, table
 from lumos.units import count, duration, size
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def print_emulated(console: Console, output: str, job: Emulated, *, steps: int, 
         largest = max(tried.value for tried in job.tried if tried.fits)
         console.print(f"the largest {fit} that fits is {largest}, which is what was recorded", markup=False)
     for line in _memory(job.memory) if job.memory else ():
-        console.print(line, markup=False, soft_wrap=True)
+        paragraph(console, line)
     if job.span_ns is not None:
         console.print(f"{job.span_ns / 1e9:.3f} s from the first work to the last, simulated")
     priced = [note for note in job.diagnostics if note.code in OF_PRICES]
