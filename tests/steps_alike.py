@@ -10,21 +10,21 @@ def rows(steps=2, per_step=60, long=None, operator="aten::mm", kernel="gemm_kern
     of a step runs 10i–10i+8 µs and launches at 10i+2–10i+4; its kernel runs 10i+5–10i+11 on stream 7, so that each waits for the one
     before it by 1 µs.
     """
-    found, on_thread = [], {"ph": "X", "pid": 1, "tid": 1}
+    result, on_thread = [], {"ph": "X", "pid": 1, "tid": 1}
     for step in range(steps):
         zero = 1000 * step + (2000 if long is not None and step >= long else 0)
-        found.append({**on_thread, "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": zero, "dur": 1000})
+        result.append({**on_thread, "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": zero, "dur": 1000})
         for i in range(per_step):
             number, at = 1 + step * per_step + i, zero + 10 * i
             name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL" if i == 3 else kernel
             shapes, call = {"External id": number, "Input Dims": [[8, 4], [4, 2]]}, {"correlation": number, "External id": number}
             device = {"pid": 0, "tid": 7, "args": {**call, "device": 0, "stream": 7}}
-            found += [
+            result += [
                 {**on_thread, "cat": "cpu_op", "name": operator, "ts": at, "dur": 8, "args": shapes},
                 {**on_thread, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 2, "dur": 2, "args": call},
                 {"ph": "X", "cat": "kernel", "name": name, "ts": at + 5, "dur": 6, **device},
             ]
-    return found
+    return result
 
 
 def write_rank(folder, file="rank0.json", rank=0, world=1, **shape):

@@ -59,8 +59,8 @@ def complaint(what: str, size: int, number: int) -> str:
 
 @pytest.mark.parametrize("what", sorted(numbers()))
 def test_what_is_there_keeps_within_its_budget_and_near_it(what):
-    found = complaint(what, sizes().get(what, 0), numbers()[what])
-    assert not found, found
+    result = complaint(what, sizes().get(what, 0), numbers()[what])
+    assert not result, result
 
 
 def test_every_room_has_a_number():

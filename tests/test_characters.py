@@ -43,10 +43,10 @@ HOSTILE = "\x1b[31m\u202egemm\ud83d"
     "words", ["breakdown", "critical-path", "compare SOUND", "whatif --force --drop zzz", "replay", "diagnose --force"]
 )
 def test_no_name_of_a_trace_steers_a_terminal(tmp_path, words):
-    found = recording()
-    for row in found["traceEvents"]:
+    result = recording()
+    for row in result["traceEvents"]:
         row["name"] = row["name"].replace("gemm", HOSTILE)
-    (tmp_path / "rank0.json").write_text(json.dumps(found))
+    (tmp_path / "rank0.json").write_text(json.dumps(result))
     trace, sound = str(tmp_path / "rank0.json"), tmp_path / "sound.json"
     sound.write_text(json.dumps(recording()))
     verb, *rest = words.replace("SOUND", str(sound)).split()

@@ -73,10 +73,10 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # Blocks that start `python` mean the one that runs this test, whose environment has what they need.
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    found = [block for block in blocks(page) if block.runs]
-    able = [block for block in found if not block.missing]
+    result = [block for block in blocks(page) if block.runs]
+    able = [block for block in result if not block.missing]
     if not able:
-        pytest.skip(f"not installed: {', '.join(sorted({name for block in found for name in block.missing}))}")
+        pytest.skip(f"not installed: {', '.join(sorted({name for block in result for name in block.missing}))}")
     names: dict[str, object] = {}
     for block in able:
         exec(compile("\n" * block.line + block.code, str(page), "exec"), names)

@@ -82,16 +82,16 @@ def curve(value, edges=None, name="a", said="mean 50 %"):
 
 def test_curves_share_their_scales():
     """The second lasts half as long and is half as high: it ends at 170 + 230 and is 19 high above its ground at 88."""
-    found = points(draw_curves([curve([1.0], [0, 2]), curve([0.5], [0, 1], "b")]))
-    assert list(found.values())[1] == [(170, 88), (170, 69), (400, 69), (400, 88)]
+    result = points(draw_curves([curve([1.0], [0, 2]), curve([0.5], [0, 1], "b")]))
+    assert list(result.values())[1] == [(170, 88), (170, 69), (400, 69), (400, 88)]
 
 
 def test_many_values_keep_their_peaks():
     value = [0.0] * 100_000
     value[77_777] = 1.0
-    (found,) = points(draw_curves([curve(value)])).values()
-    assert len(found) == 2 * MOST_POINTS_DRAWN + 2
-    assert min(y for _, y in found) == 2.0
+    (result,) = points(draw_curves([curve(value)])).values()
+    assert len(result) == 2 * MOST_POINTS_DRAWN + 2
+    assert min(y for _, y in result) == 2.0
 
 
 @pytest.fixture
@@ -111,11 +111,11 @@ def recorded(tmp_path):
 
 def test_utilization_is_the_share_of_each_millisecond(recorded):
     """0.5 of the first ms, 0.5 of the second, all of the half that the third has: 1.5 of 2.5 ms."""
-    (found,) = lumos.utilization(lumos.measured(lumos.build(recorded)))
-    assert (found.rank, found.name, found.duration_ns, found.bin_ns) == (0, "ProfilerStep#0", 2_500_000, 1_000_000)
-    assert found.busy == (0.5, 0.5, 1.0)
-    assert found.mean_busy == pytest.approx(0.6)
-    assert found.curve().edges_ns == [0, 1_000_000, 2_000_000, 2_500_000]
+    (result,) = lumos.utilization(lumos.measured(lumos.build(recorded)))
+    assert (result.rank, result.name, result.duration_ns, result.bin_ns) == (0, "ProfilerStep#0", 2_500_000, 1_000_000)
+    assert result.busy == (0.5, 0.5, 1.0)
+    assert result.mean_busy == pytest.approx(0.6)
+    assert result.curve().edges_ns == [0, 1_000_000, 2_000_000, 2_500_000]
 
 
 def test_both_draw_themselves_above_their_tables(recorded):

@@ -103,8 +103,8 @@ def test_keyword_arguments_and_the_command_line_have_the_same_words():
 def functions() -> dict[str, Callable[..., object]]:
     """The public functions of the packages whose words are those of the command line."""
     packages = [importlib.import_module(name) for name in ("lumos", "lumos.chakra", "lumos.collect", "lumos.cost", "lumos.proxy")]
-    found = {f"{package.__name__}.{name}": getattr(package, name) for package in packages for name in package.__all__}
-    return {name: value for name, value in found.items() if callable(value) and not isinstance(value, type)}
+    result = {f"{package.__name__}.{name}": getattr(package, name) for package in packages for name in package.__all__}
+    return {name: value for name, value in result.items() if callable(value) and not isinstance(value, type)}
 
 
 @pytest.mark.parametrize("name", functions())

@@ -13,8 +13,8 @@ PAUSE_MS = {"sleep": 50, "loader stall": 50, "outlier": 80}
 
 
 def fault(cause: str, amount: float) -> Fault:
-    (found,) = (f for f in FAULTS if f.cause == cause and f.amount == amount)
-    return found
+    (result,) = (f for f in FAULTS if f.cause == cause and f.amount == amount)
+    return result
 
 
 @cache
@@ -25,13 +25,13 @@ def said(cause: str, recorded: str = "") -> Answers:
 
 @pytest.mark.parametrize("cause", AMOUNT)
 def test_every_cause_is_named_first(cause):
-    found = said(cause)
-    assert found.diagnose, found.diagnose_first
-    assert found.diagnose_ms == pytest.approx(found.whatif_ms or found.stragglers_ms, rel=0.25)
+    result = said(cause)
+    assert result.diagnose, result.diagnose_first
+    assert result.diagnose_ms == pytest.approx(result.whatif_ms or result.stragglers_ms, rel=0.25)
     if cause == "large exchange":  # which all ranks share
-        assert found.critical_path
+        assert result.critical_path
     else:
-        assert found.stragglers, found.first
+        assert result.stragglers, result.first
 
 
 @pytest.mark.parametrize("cause", PAUSE_MS)
@@ -42,6 +42,6 @@ def test_the_worth_of_a_pause_is_its_length(cause):
 
 
 def test_an_innocent_job_is_not_blamed():
-    found = said("sleep", "plain")
-    kind = found.diagnose_first.partition(",")[0]  # its steps differ on two busy cores, and nothing hides its exchange
-    assert not found.stragglers and not found.diagnose and kind in ("slow-steps", "exposed-communication")
+    result = said("sleep", "plain")
+    kind = result.diagnose_first.partition(",")[0]  # its steps differ on two busy cores, and nothing hides its exchange
+    assert not result.stragglers and not result.diagnose and kind in ("slow-steps", "exposed-communication")

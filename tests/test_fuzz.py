@@ -15,8 +15,8 @@ def test_only_an_error_that_nobody_foresaw_is_a_fault(monkeypatch, raised, kind)
         raise raised
 
     monkeypatch.setattr("lumos.cost.cluster.load_cluster", cost)
-    found = fault_of(["cost", "gemm", "--on", "h100", "--m", "8", "--n", "8", "--k", "8"])
-    assert (found and found[0].kind) == kind
+    result = fault_of(["cost", "gemm", "--on", "h100", "--m", "8", "--n", "8", "--k", "8"])
+    assert (result and result[0].kind) == kind
 
 
 def test_a_second_of_every_family_of_small_files():

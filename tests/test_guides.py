@@ -24,10 +24,10 @@ class Guide(NamedTuple):
 
 def guides() -> list[Guide]:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    found = list(_HEADING.finditer(text))
-    ends = [*(match.start() for match in found[1:]), len(text)]
+    result = list(_HEADING.finditer(text))
+    ends = [*(match.start() for match in result[1:]), len(text)]
     out = []
-    for match, end in zip(found, ends, strict=True):
+    for match, end in zip(result, ends, strict=True):
         body = text[match.end() : end]
         case = _CASE.search(body)
         assert case is not None, f"{match['title']}: no case"

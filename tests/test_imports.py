@@ -77,18 +77,18 @@ class Import(NamedTuple):
 @cache
 def imports(path: Path) -> tuple[Import, ...]:
     """All imports of lumos in a file, also those inside functions."""
-    found = []
+    result = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found += [Import(alias.name, ()) for alias in node.names if alias.name.startswith("lumos.")]
+            result += [Import(alias.name, ()) for alias in node.names if alias.name.startswith("lumos.")]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
             names = tuple(alias.name for alias in node.names)
             if node.module == "lumos":
-                found += [Import(f"lumos.{name}", ()) for name in names]
+                result += [Import(f"lumos.{name}", ()) for name in names]
             elif (node.module or "").startswith("lumos."):
-                found.append(Import(str(node.module), names))
-    return tuple(found)
+                result.append(Import(str(node.module), names))
+    return tuple(result)
 
 
 def part_of(path: Path) -> str:
@@ -112,11 +112,11 @@ def files_of(module: str) -> list[Path]:
 
 def used(path: Path) -> set[Path]:
     """The files that a file imports: of `from package import name` the module of that name, else the package."""
-    found: set[Path] = set()
+    result: set[Path] = set()
     for each in imports(path):
         inner = [file for name in each.names for file in files_of(f"{each.module}.{name}")]
-        found.update(inner if len(inner) == len(each.names) > 0 else [*inner, *files_of(each.module)])
-    return found - {path}
+        result.update(inner if len(inner) == len(each.names) > 0 else [*inner, *files_of(each.module)])
+    return result - {path}
 
 
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")

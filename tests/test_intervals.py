@@ -19,11 +19,11 @@ def points(pairs):
 
 @given(INTERVALS, st.integers(0, 90), st.integers(0, 90))
 def test_a_union_covers_each_moment_once(pairs, a, b):
-    found = union(*columns(pairs))
-    assert found.total == len(points(pairs))
-    assert (found.end > found.start).all() and (found.start[1:] > found.end[:-1]).all()
+    result = union(*columns(pairs))
+    assert result.total == len(points(pairs))
+    assert (result.end > result.start).all() and (result.start[1:] > result.end[:-1]).all()
     low, high = min(a, b), max(a, b)
-    window = within(found, np.array([low]), np.array([high]))
+    window = within(result, np.array([low]), np.array([high]))
     assert window.tolist() == [len(points(pairs) & set(range(low, high)))]
 
 
@@ -36,8 +36,8 @@ def test_either_is_the_union_of_both(a, b):
 @example([(0, 2)], 1, 1)  # an empty window inside an interval
 def test_what_is_clipped_lies_in_the_window(pairs, a, b):
     low, high = min(a, b), max(a, b)
-    found = clipped(union(*columns(pairs)), low, high)
-    assert {t for s, e in zip(found.start.tolist(), found.end.tolist(), strict=True) for t in range(s, e)} == points(pairs) & set(
+    result = clipped(union(*columns(pairs)), low, high)
+    assert {t for s, e in zip(result.start.tolist(), result.end.tolist(), strict=True) for t in range(s, e)} == points(pairs) & set(
         range(low, high)
     )
-    assert (found.end > found.start).all() and (found.start[1:] > found.end[:-1]).all()
+    assert (result.end > result.start).all() and (result.start[1:] > result.end[:-1]).all()

@@ -18,5 +18,5 @@ def test_every_fault_can_be_put_into_the_code(mutant):
 def test_a_copy_is_what_its_tests_import(tmp_path):
     make_copy(tmp_path)
     asked = [sys.executable, "-c", "import lumos, lumos._engine; print(lumos.__file__); print(lumos._engine.__file__)"]
-    found = subprocess.run(asked, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=True).stdout
-    assert all(Path(line).is_relative_to(tmp_path) for line in found.splitlines())
+    result = subprocess.run(asked, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=True).stdout
+    assert all(Path(line).is_relative_to(tmp_path) for line in result.splitlines())

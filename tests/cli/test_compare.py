@@ -52,8 +52,8 @@ def test_a_slowdown_fails(lumos, trace, interrupted):
     b.write_text(json.dumps(slowed(json.loads(b.read_text()), 1.1)))
     done = lumos("compare", a, b, "--fail-above", "3%")
     assert done.status == 1 and "failed: B is slower by more than 3.0 %, beyond the noise (+10.0 % ± 0.0 %)" in done.out
-    found = lumos("compare", a, b, "--fail-above", "0.2", "--json")
-    assert (found.status, found.json["regression"]["verdict"]) == (0, "within")
+    answer = lumos("compare", a, b, "--fail-above", "0.2", "--json")
+    assert (answer.status, answer.json["regression"]["verdict"]) == (0, "within")
     noisy = lumos("compare", a, interrupted, "--fail-above", "3%")
     assert noisy.status == 0 and "passed, but not shown" in noisy.out
     assert lumos("compare", a, b, "--json").json["regression"] is None

@@ -18,12 +18,12 @@ def warmed_up(trace, tmp_path):
 
 def answers(lumos, path, verbs=VERBS):
     """The JSON of each verb; `compare` compares the job with itself."""
-    found = {}
+    result = {}
     for verb in verbs:
         done = lumos(verb, path, *([path] if verb == "compare" else []), "--json")
         assert done.status == 0, done.err
-        found[verb] = done.json
-    return found
+        result[verb] = done.json
+    return result
 
 
 def figures(answer):
@@ -39,18 +39,18 @@ def test_every_verb_says_the_same_time_of_the_step(lumos, warmed_up):
 
 def test_every_verb_counts_the_same_steps(lumos, warmed_up):
     """Step 0 has no period; step 3 takes three times as long as the others, and counts."""
-    found = answers(lumos, warmed_up)
+    result = answers(lumos, warmed_up)
     for verb in ("replay", "breakdown", "critical-path"):
-        of_rank = [step for step in found[verb]["steps"] if step.get("rank", 0) == 0]
+        of_rank = [step for step in result[verb]["steps"] if step.get("rank", 0) == 0]
         assert [(step["name"], step["basis"], step["counts"]) for step in of_rank] == [
             ("ProfilerStep#0", "latency", False),
             *((f"ProfilerStep#{i}", "period", True) for i in range(1, 6)),
         ], verb
     counted = [f"ProfilerStep#{i}" for i in range(1, 6)]
-    assert [step["name"] for step in found["replay"]["steps"] if step["rank"] == 0 and step["scored"]] == counted
-    assert found["stragglers"]["steps"] == len(counted)
-    assert found["compare"]["a"]["steps"] == found["compare"]["b"]["steps"] == counted
-    for verb, answer in found.items():
+    assert [step["name"] for step in result["replay"]["steps"] if step["rank"] == 0 and step["scored"]] == counted
+    assert result["stragglers"]["steps"] == len(counted)
+    assert result["compare"]["a"]["steps"] == result["compare"]["b"]["steps"] == counted
+    for verb, answer in result.items():
         assert any(d["code"] == "steps-uneven" and "median" in d["message"] for d in answer["diagnostics"]), verb
 
 

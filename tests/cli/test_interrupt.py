@@ -61,7 +61,7 @@ def test_what_is_interrupted_at_the_last_moment_leaves_nothing(lumos, trace, tab
     new.mkdir()
     for name in ("replace", "rename"):
         monkeypatch.setattr(pathlib.Path, name, stop)
-    done = lumos(*(each.format(trace=trace(), table=table, new=new) for each in arguments))
+    done = lumos(*(argument.format(trace=trace(), table=table, new=new) for argument in arguments))
     assert (done.status, done.out) == (INTERRUPTED, "") and "no output is left half-written" in done.err
     assert list(new.iterdir()) == []
 

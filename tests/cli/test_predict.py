@@ -6,14 +6,14 @@ PREDICT = ["predict", "--model", "llama3-8b", "--cluster", "h100", "--gpus", "8"
 
 
 def test_promised_keys(lumos):
-    found = lumos(*PREDICT, "--tp", "2", "--pp", "2", "--json").json
-    assert found["step_time_low_s"] < found["step_time_s"] < found["step_time_high_s"]
-    assert sum(found["breakdown"].values()) == pytest.approx(found["step_time_s"])
-    assert set(found["breakdown"]) == {"exposed_compute_s", "overlapped_s", "exposed_communication_s", "other_s"}
-    assert found["tokens_per_s_per_gpu"] == pytest.approx(16 * 4096 / 8 / found["step_time_s"])
-    assert 0.2 < found["model_flops_utilization"] < 0.7
-    assert {"parameters_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes", "peak_bytes", "fits"} == set(found["memory"])
-    assert sum(found["critical_path"].values()) == pytest.approx(1.0, abs=0.02)
+    answer = lumos(*PREDICT, "--tp", "2", "--pp", "2", "--json").json
+    assert answer["step_time_low_s"] < answer["step_time_s"] < answer["step_time_high_s"]
+    assert sum(answer["breakdown"].values()) == pytest.approx(answer["step_time_s"])
+    assert set(answer["breakdown"]) == {"exposed_compute_s", "overlapped_s", "exposed_communication_s", "other_s"}
+    assert answer["tokens_per_s_per_gpu"] == pytest.approx(16 * 4096 / 8 / answer["step_time_s"])
+    assert 0.2 < answer["model_flops_utilization"] < 0.7
+    assert {"parameters_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes", "peak_bytes", "fits"} == set(answer["memory"])
+    assert sum(answer["critical_path"].values()) == pytest.approx(1.0, abs=0.02)
 
 
 def test_settings_of_a_file_and_options_over_them(lumos, tmp_path):
@@ -65,9 +65,9 @@ def test_validate_writes_rows_and_figures(lumos, tmp_path):
         "id,source,model,gpu,n_gpus,seq_len,global_batch,tp,precision,framework,step_time_s\n"
         "r1,here,llama3-8b,H100,8,4096,16,2,bf16,Megatron-LM,1.0\nr2,here,llama3-8b,Abacus,8,4096,16,2,bf16,Megatron-LM,1.0\n"
     )
-    found = lumos("validate", path, "--json").json
-    assert [set(r) >= {"id", "predicted_s"} for r in found["rows"]] == [True, False]
-    assert "Abacus" in found["rows"][1]["skipped"] and found["scored"] == 1
+    answer = lumos("validate", path, "--json").json
+    assert [set(r) >= {"id", "predicted_s"} for r in answer["rows"]] == [True, False]
+    assert "Abacus" in answer["rows"][1]["skipped"] and answer["scored"] == 1
     text = lumos("validate", path)
     assert text.status == 0 and "skipped 1" in text.out and "┃" not in text.out
     path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if not line.startswith("r1")))

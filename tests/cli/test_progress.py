@@ -23,11 +23,11 @@ class Terminal(io.StringIO):
 
 def on_a_terminal(monkeypatch):
     """Standard error as a terminal. No fixture, because pytest puts its own back in place before it calls the test."""
-    found = Terminal()
-    monkeypatch.setattr(sys, "stderr", found)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
-    return found
+    return terminal
 
 
 def drawn(shown):

@@ -18,10 +18,10 @@ def test_it_writes_the_file_and_says_the_answer(lumos, trace, tmp_path):
 
 def test_json_alone_on_standard_output(lumos, trace, tmp_path):
     out = tmp_path / "report.html"
-    found = lumos("report", trace(), "-o", out, "--step", "1", "--json").json
-    assert (found["file"], found["step"]) == (str(out), "ProfilerStep#1")
-    assert (found["step_time_ns"], found["latency_ns"], found["basis"]) == (1_000_000, 601_000, "period")
-    assert found["size_bytes"] == out.stat().st_size
+    answer = lumos("report", trace(), "-o", out, "--step", "1", "--json").json
+    assert (answer["file"], answer["step"]) == (str(out), "ProfilerStep#1")
+    assert (answer["step_time_ns"], answer["latency_ns"], answer["basis"]) == (1_000_000, 601_000, "period")
+    assert answer["size_bytes"] == out.stat().st_size
 
 
 def test_a_what_if_is_part_of_it_and_no_absolute_path_of_this_machine(lumos, trace, tmp_path):

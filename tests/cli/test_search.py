@@ -7,25 +7,25 @@ FEW = (*SMALL, "--micro-batch", "1", "--cp", "1", "--zero", "1", "--refine", 2)
 
 
 def test_promised_keys(lumos):
-    found = lumos("search", *FEW, "--json").json
-    assert {"evaluated", "infeasible", "pruned", "seconds_s", "best"} <= found.keys()
-    assert len(found["best"]) == 2
-    assert found["best"][0]["step_time_s"] <= found["best"][1]["step_time_s"]
+    answer = lumos("search", *FEW, "--json").json
+    assert {"evaluated", "infeasible", "pruned", "seconds_s", "best"} <= answer.keys()
+    assert len(answer["best"]) == 2
+    assert answer["best"][0]["step_time_s"] <= answer["best"][1]["step_time_s"]
     plan = "tp pp vpp cp ep dp zero micro_batch recompute schedule memory breakdown"
-    assert set(plan.split()) <= found["best"][0].keys()
+    assert set(plan.split()) <= answer["best"][0].keys()
     printed = lumos("search", *FEW).out
     assert "fastest: " in printed and "proved slower" in " ".join(printed.split())
 
 
 def test_equal_plans_are_named_with_what_would_tell_them_apart(lumos):
     words = (*SMALL, "--micro-batch", "1", "--cp", "1", "--zero", "1", "--refine", 3)
-    found = lumos("search", *words, "--json").json
-    first, second, _ = found["best"]
+    answer = lumos("search", *words, "--json").json
+    first, second, _ = answer["best"]
     assert first["against_first"] is None
     against = second["against_first"]
     assert against["equal"] is (second["step_time_low_s"] <= first["step_time_high_s"]) is True
     assert against["difference_s"] == pytest.approx(second["step_time_s"] - first["step_time_s"])
-    assert found["safest"] in range(3)
+    assert answer["safest"] in range(3)
     assert "Equal as far as is known" in lumos("search", *words).out
 
 
@@ -62,9 +62,9 @@ def test_a_search_without_an_answer_says_what_was_tried(lumos):
 def test_a_sweep_shows_what_each_value_costs(lumos, tmp_path):
     job = (*SMALL[:2], "--cluster", described(tmp_path, mtbf_hours=500), *SMALL[4:], *FEW[len(SMALL) :])
     words = (*job, "--sweep", "gpus=8,16")
-    found = lumos("search", *words, "--json").json
-    assert found["sweep"] == "gpus"
-    dollars = {row["gpus"]: row["best"][0]["operating"]["dollars_per_trillion_tokens"] for row in found["rows"]}
+    answer = lumos("search", *words, "--json").json
+    assert answer["sweep"] == "gpus"
+    dollars = {row["gpus"]: row["best"][0]["operating"]["dollars_per_trillion_tokens"] for row in answer["rows"]}
     assert list(dollars) == [8, 16]
     printed = lumos("search", *words).out
     assert all(word in printed for word in ("goodput", "dollars", "kWh", f"{dollars[8]:,.0f}"))
@@ -82,21 +82,21 @@ def test_a_measured_job_is_searched_with_its_own_blocks(lumos, tmp_path):
     plan = (*SMALL[:-2], "--seq", 2048, "--tp", 2, "--pp", 2, "--zero", 1)
     assert lumos("predict", *plan, "--kineto", tmp_path / "job", "--json").status == 0
     words = ("--tp", "2", "--pp", "2", "--micro-batch", "1", "--cp", "1", "--refine", 60)
-    found = lumos("search", tmp_path / "job", "--cluster", "h100", *words, "--json")
-    assert found.status == 0, found.err
-    assert found.json["model"] == "llama3-8b"
-    assert (found.json["gpus"], found.json["global_batch"], found.json["seq"]) == (8, 16, 2048)
+    answer = lumos("search", tmp_path / "job", "--cluster", "h100", *words, "--json")
+    assert answer.status == 0, answer.err
+    assert answer.json["model"] == "llama3-8b"
+    assert (answer.json["gpus"], answer.json["global_batch"], answer.json["seq"]) == (8, 16, 2048)
     choices = ("zero", "vpp", "recompute", "schedule", "sequence_parallel")
-    same = [b for b in found.json["best"] if tuple(b[c] for c in choices) == (1, 1, "none", "1f1b", True)]
+    same = [b for b in answer.json["best"] if tuple(b[c] for c in choices) == (1, 1, "none", "1f1b", True)]
     predicted = lumos("predict", *plan, "--json").json["step_time_s"]
     assert [b["step_time_s"] for b in same] == pytest.approx([predicted], rel=0.02)
 
 
 def test_tables(lumos, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed (extra `arrow`)")
-    found = lumos("search", *FEW, "--parquet", tmp_path / "plans.parquet", "--json").json
+    answer = lumos("search", *FEW, "--parquet", tmp_path / "plans.parquet", "--json").json
     table = parquet.read_table(tmp_path / "plans.parquet")
-    assert table.num_rows == found["evaluated"]
+    assert table.num_rows == answer["evaluated"]
     assert table["step_time_s"].to_pylist() == sorted(table["step_time_s"].to_pylist())
     swept = lumos("search", *FEW, "--sweep", "gpus=8,16", "--parquet", tmp_path / "sweep.parquet", "--json").json
     rows = parquet.read_table(tmp_path / "sweep.parquet")["gpus"].to_pylist()
@@ -104,10 +104,10 @@ def test_tables(lumos, tmp_path):
 
 
 def test_explain_splits_the_difference(lumos):
-    found = lumos("explain", *SMALL, "tp=2,pp=2", "tp=8", "--json").json
-    difference = found["b"]["step_time_s"] - found["a"]["step_time_s"]
-    assert sum(found["difference_s"].values()) == pytest.approx(difference, rel=1e-6)
-    assert found["against_faster"]["difference_s"] == pytest.approx(abs(difference))
+    answer = lumos("explain", *SMALL, "tp=2,pp=2", "tp=8", "--json").json
+    difference = answer["b"]["step_time_s"] - answer["a"]["step_time_s"]
+    assert sum(answer["difference_s"].values()) == pytest.approx(difference, rel=1e-6)
+    assert answer["against_faster"]["difference_s"] == pytest.approx(abs(difference))
     printed = lumos("explain", *SMALL, "tp=2,pp=2,zero=2", "tp=8").out
     assert "is faster by" in printed and "peak memory: A " in printed and "A only: zero 2 keeps a part" in printed
     assert ": does not fit: " in lumos("explain", *SMALL, "tp=1", "tp=8", "--model", "llama3-70b").out.partition("is faster by")[0]

@@ -12,11 +12,11 @@ EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
 def test_a_slower_operator_slows_the_step_and_says_why(lumos):
     done = lumos("whatif", EXAMPLE, "--scale", "operator:aten::addmm=2", "--json")
     assert done.status == 0, done.err
-    found = done.json
-    assert found["step_time_s"] > found["base"]["step_time_s"] * 1.1
-    assert found["changes"] == ["scale operator:aten::addmm by 2"]
-    assert found["moved"][0]["what"] == "operators"
-    assert sum(found["breakdown"].values()) == pytest.approx(found["step_time_s"])
+    answer = done.json
+    assert answer["step_time_s"] > answer["base"]["step_time_s"] * 1.1
+    assert answer["changes"] == ["scale operator:aten::addmm by 2"]
+    assert answer["moved"][0]["what"] == "operators"
+    assert sum(answer["breakdown"].values()) == pytest.approx(answer["step_time_s"])
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_a_launch_bound_job_on_another_machine_is_as_uncertain_as_its_host(lumos
     def asked(*words):
         done = lumos("whatif", path, "--cluster", *words, "--json", "--force")
         assert done.status == 0, done.err
-        found = done.json
-        ratios = [found[key] / found["base"]["step_time_s"] for key in ("step_time_low_s", "step_time_s", "step_time_high_s")]
-        return ratios, {d["code"] for d in found["diagnostics"]}
+        answer = done.json
+        ratios = [answer[key] / answer["base"]["step_time_s"] for key in ("step_time_low_s", "step_time_s", "step_time_high_s")]
+        return ratios, {d["code"] for d in answer["diagnostics"]}
 
     (low, step, high), codes = asked("b200")
     assert step == pytest.approx(1, abs=0.02) and low < 0.87 and high > 1.13 and "host-unknown" in codes

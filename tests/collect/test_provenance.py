@@ -18,14 +18,14 @@ def test_what_lumos_collect_started_stands_for_the_process(monkeypatch):
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     monkeypatch.setenv(STARTED, told(["torchrun", "train.py"])[STARTED])
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
-    found = how_started()
-    assert (found["command"], found["variables"]["NCCL_DEBUG"]) == (["torchrun", "train.py"], "INFO")
+    result = how_started()
+    assert (result["command"], result["variables"]["NCCL_DEBUG"]) == (["torchrun", "train.py"], "INFO")
 
 
 def test_only_variables_of_torch_and_its_devices_are_stored(monkeypatch):
     monkeypatch.delenv(STARTED, raising=False)
     for name in ("OMP_NUM_THREADS", "NCCL_DEBUG", "TORCH_LOGS", "TORCHELASTIC_RUN_ID", "PYTORCH_API_KEY", "HOME_OF_MINE"):
         monkeypatch.setenv(name, "7")
-    found = how_started()["variables"]
-    assert (found["OMP_NUM_THREADS"], found["NCCL_DEBUG"], found["TORCH_LOGS"], found["PYTORCH_API_KEY"]) == ("7", "7", "7", "***")
-    assert not {"TORCHELASTIC_RUN_ID", "HOME_OF_MINE", "PATH"} & set(found)
+    result = how_started()["variables"]
+    assert (result["OMP_NUM_THREADS"], result["NCCL_DEBUG"], result["TORCH_LOGS"], result["PYTORCH_API_KEY"]) == ("7", "7", "7", "***")
+    assert not {"TORCHELASTIC_RUN_ID", "HOME_OF_MINE", "PATH"} & set(result)

@@ -87,6 +87,6 @@ def test_records_continues_and_refuses_another_machines_folder(record: Record, t
 )
 def test_microbenchmarks_fill_their_tables(record: Record, tmp_path: Path, only: str, table: str, count: int) -> None:
     assert record("--only", only) == 0
-    found = rows(tmp_path / table)
-    assert len(found) == len({r["id"] for r in found}) == count
-    assert all(float(r["time_us"]) > 0 for r in found)
+    result = rows(tmp_path / table)
+    assert len(result) == len({r["id"] for r in result}) == count
+    assert all(float(r["time_us"]) > 0 for r in result)

@@ -25,11 +25,11 @@ def test_a_what_if_is_that_of_the_command_line(explorer, graph):
     changes = Durations.parse(["aten::mm=0.5"], (), (), ["1=1.1"])
     expected = answer_changes(graph.job, graph, Changes(durations=changes))
     body = {"scale": ["aten::mm=0.5"], "rank_slowdown": ["1=1.1"], "moved": True}
-    found = explorer.ask("/api/whatif", body).json
-    assert found["step_time_s"] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
-    assert found["base"]["step_time_s"] == pytest.approx(expected.base.step_time_s, abs=1e-12)
-    assert found["difference_s"] == pytest.approx(found["step_time_s"] - found["base"]["step_time_s"])
-    assert found["moved"][0]["what"] == expected.moved[0].what
+    answer = explorer.ask("/api/whatif", body).json
+    assert answer["step_time_s"] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
+    assert answer["base"]["step_time_s"] == pytest.approx(expected.base.step_time_s, abs=1e-12)
+    assert answer["difference_s"] == pytest.approx(answer["step_time_s"] - answer["base"]["step_time_s"])
+    assert answer["moved"][0]["what"] == expected.moved[0].what
 
 
 def test_the_equivalent_command_answers_the_same(explorer, monkeypatch, capfd):
@@ -38,24 +38,24 @@ def test_the_equivalent_command_answers_the_same(explorer, monkeypatch, capfd):
 
     from lumos.cli import main
 
-    found = explorer.ask("/api/whatif", {"scale": ["aten::*mm*=0.7"], "drop": ["aten::sqrt"]}).json
-    monkeypatch.setattr(sys, "argv", [*shlex.split(found["command"]), "--json"])
+    answer = explorer.ask("/api/whatif", {"scale": ["aten::*mm*=0.7"], "drop": ["aten::sqrt"]}).json
+    monkeypatch.setattr(sys, "argv", [*shlex.split(answer["command"]), "--json"])
     with pytest.raises(SystemExit):
         main()
-    assert json.loads(capfd.readouterr().out)["step_time_s"] == pytest.approx(found["step_time_s"], abs=1e-12)
+    assert json.loads(capfd.readouterr().out)["step_time_s"] == pytest.approx(answer["step_time_s"], abs=1e-12)
 
 
 def test_the_equivalent_python_answers_the_same(explorer, capsys):
-    found = explorer.ask("/api/whatif", {"scale": ["aten::mm=0.7"], "rank_slowdown": ["0=2"]}).json
-    exec(found["python"], {})
-    assert float(capsys.readouterr().out) == found["step_time_s"]
+    answer = explorer.ask("/api/whatif", {"scale": ["aten::mm=0.7"], "rank_slowdown": ["0=2"]}).json
+    exec(answer["python"], {})
+    assert float(capsys.readouterr().out) == answer["step_time_s"]
 
 
 def test_a_hostile_pattern_stays_one_word_of_the_command(explorer):
     glob = "aten::mm*'; rm -rf / #"
-    found = explorer.ask("/api/whatif", {"scale": [f"{glob}=1"]})
-    assert found.status == 400
-    assert glob[:8] in found.json["error"]
+    result = explorer.ask("/api/whatif", {"scale": [f"{glob}=1"]})
+    assert result.status == 400
+    assert glob[:8] in result.json["error"]
     from lumos.changes.durations import Scale
     from lumos.serve.session import command_line
 
@@ -86,9 +86,9 @@ def test_a_hostile_pattern_stays_one_word_of_the_command(explorer):
     ],
 )
 def test_a_wrong_request_says_what_is_wrong(explorer, body, message):
-    found = explorer.ask("/api/whatif", body)
-    assert found.status == 400
-    assert message in found.json["error"]
+    result = explorer.ask("/api/whatif", body)
+    assert result.status == 400
+    assert message in result.json["error"]
 
 
 def test_a_body_that_is_not_json(explorer):
@@ -96,11 +96,11 @@ def test_a_body_that_is_not_json(explorer):
 
 
 def test_a_change_of_the_plan_is_answered_as_well(explorer, graph):
-    found = explorer.ask("/api/whatif", {"set": ["layers=8"]}).json
+    answer = explorer.ask("/api/whatif", {"set": ["layers=8"]}).json
     expected = answer_changes(graph.job, graph, Changes({"layers": "8"}))
-    assert found["step_time_s"] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
-    assert found["command"].endswith("--set layers=8")
-    assert found["interval"]["prices_s"] > 0
+    assert answer["step_time_s"] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
+    assert answer["command"].endswith("--set layers=8")
+    assert answer["interval"]["prices_s"] > 0
 
 
 def test_every_change_is_in_its_command_line():
@@ -113,9 +113,9 @@ def test_every_change_is_in_its_command_line():
 
 
 def test_the_settings_are_those_of_the_command_line(explorer):
-    found = explorer.ask("/api/settings").json
-    assert list(found["settings"]) == list(SETTINGS)
-    assert found["settings"]["zero"] == {
+    answer = explorer.ask("/api/settings").json
+    assert list(answer["settings"]) == list(SETTINGS)
+    assert answer["settings"]["zero"] == {
         "kind": "whole number",
         "words": [],
         "least": 0,
@@ -123,8 +123,8 @@ def test_the_settings_are_those_of_the_command_line(explorer):
         "help": SETTINGS["zero"].help,
         "valid_for": ["measured blocks", "prediction"],
     }
-    assert found["settings"]["cuda_graphs"]["words"] == ["on", "off"]
-    assert "h100" in found["clusters"]
+    assert answer["settings"]["cuda_graphs"]["words"] == ["on", "off"]
+    assert "h100" in answer["clusters"]
 
 
 def test_the_api_takes_the_words_of_the_command_line_and_no_others(explorer):
@@ -141,9 +141,9 @@ def test_the_timeline_and_its_tasks(explorer):
 
 
 def test_the_names_that_take_most_time_come_first(explorer):
-    found = explorer.ask("/api/names").json
-    assert found[0]["name"] == "aten::mm"
-    assert [n["time_ns"] for n in found] == sorted((n["time_ns"] for n in found), reverse=True)
+    answer = explorer.ask("/api/names").json
+    assert answer[0]["name"] == "aten::mm"
+    assert [n["time_ns"] for n in answer] == sorted((n["time_ns"] for n in answer), reverse=True)
 
 
 def test_the_api_describes_itself(explorer):
