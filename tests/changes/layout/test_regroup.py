@@ -68,12 +68,6 @@ def test_what_the_model_does_not_explain_is_waiting_where_peers_are_missing():
     assert takes.of(whole, waits=False).best == pytest.approx(takes.best / takes.before)
 
 
-def test_what_moved_nothing_before_is_added():
-    alone = exchange("dp [0, 1]").of(ranks=1)
-    takes = _takes(SAME, alone, (alone.of(ranks=2),))
-    assert takes.before == 0 and takes.of(1000, waits=True).best == pytest.approx((1000 + takes.best) / 1000)
-
-
 def test_changes_follow_one_another_in_any_order_and_are_priced_once():
     """Twice the bytes among four ranks: neither change is priced by itself, so their order says nothing."""
     job, layout, tasks, rows = recorded()

@@ -1,24 +1,17 @@
 """Experts on several replicas: which of them can be, and what a rank's part of the work takes."""
 
-import numpy as np
 import pytest
 from tests.changes.layout.test_replicated import job_of
 
 from lumos.changes.changes import Changes
-from lumos.changes.layout.measured_layout import measured_layout
-from lumos.changes.layout.parallel.experts import IMBALANCE, _check, _copied_again, _times, _uncopied, _with_experts
+from lumos.changes.layout.parallel.experts import IMBALANCE, _check, _times, _with_experts
 from lumos.changes.layout.rates import Rates
 from lumos.changes.layout.rescale import model_ratio
 from lumos.changes.settings import parse_settings
 from lumos.changes.whatif import answer_changes
 from lumos.cost.cluster import load_cluster
-from lumos.cost.memory_bound_model import moved
 from lumos.errors import LumosError, UsageError
-from lumos.graph.table import Kind
 from lumos.operators.shaped import ShapedOperator, operations
-from lumos.segment.rank import RankRecording
-from lumos.segment.segment import segment
-from lumos.segment.weights import Gradient
 
 A100 = load_cluster("a100-40gb")
 BF16 = ("c10::BFloat16",) * 2
@@ -82,39 +75,3 @@ def test_the_fullest_rank_is_in_the_interval():
     exchange, copied = _times(8 << 20, 4, Rates(A100.accelerator, A100, {}, None))
     assert exchange.high >= exchange.best * (1 + IMBALANCE)
     assert (copied.low, copied.high) == (0, 2 * copied.best)
-
-
-def of_two_layers(tmp_path):
-    """A job of two linear layers, their trace, and their layout as measured."""
-    job, graph = job_of(tmp_path, (512, 512), (64, 512))
-    return job.traces[0], measured_layout(segment(graph, job))
-
-
-def test_without_parts_every_gradient_is_copied_into_a_bucket_and_back(tmp_path):
-    """A rank that had half of the experts has all: of two bytes each, 2 · 8 · 512 · 512 values are read and written, twice."""
-    trace, layout = of_two_layers(tmp_path)
-    layer = max(piece.label.layer for piece in layout.pieces)
-    rank = RankRecording(layout.segmentation, 0, trace)
-    vars(rank)["gradients"] = Gradient(layer, (8, 512, 512), 2, -1), Gradient(layer, (512, 512), 2, -1)
-    items = _copied_again(layout, rank, 2, A100.accelerator)
-    once = int(moved(2 * 2 * 2 * 8 * 512 * 512, A100.accelerator, "pointwise").time)
-    assert layer >= 0
-    assert sum(item.extra.device for item in items) == 2 * once
-    assert items[[i.piece for i in items].index(max(i.piece for i in items if i.extra.device))].extra.device == once
-
-
-def test_in_parts_no_gradient_of_experts_is_copied(tmp_path):
-    """A quarter of the copies is left at the high end; what works on other sizes, or copies nothing, stays."""
-    trace, layout = of_two_layers(tmp_path)
-    graph = layout.segmentation.graph
-    rank = RankRecording(layout.segmentation, 0, trace)
-    vars(rank)["gradients"] = (Gradient(0, (8, 64, 64), 4, -1),)  # as many values as the weights of 64 · 512
-    kernels = np.flatnonzero(graph.kind == Kind.KERNEL)
-    prices = layout.prices.copy()
-    _uncopied(prices, rank, kernels, 4)
-    changed = np.flatnonzero(prices.best != 1)
-    assert [graph.names[graph.name[task]] for task in changed.tolist()] == ["kernel of aten::linear"]
-    assert [column[changed].tolist() for column in prices.columns] == [[0.0], [0.0], [0.25]]
-    untouched = layout.prices.copy()
-    _uncopied(untouched, rank, kernels[:0], 4)
-    assert all((column == 1).all() for column in untouched.columns)
