@@ -296,3 +296,27 @@ def test_what_a_backward_pass_runs_again_is_no_gradient():
     script.parents.pop()
     found = infer(script.calls)
     assert not found.symbols.same(found.of[again, 0][0][0], found.of[product, 2][0][1])
+
+
+def of_rows(script, rows, depth):
+    """A linear layer of a matrix, with as many results as rows; returns the number of its multiplication."""
+    script.parents.append(script.call("aten::linear", (rows, depth), (rows, depth), (rows,)))
+    script.call("aten::t", (rows, depth), node=True)
+    found = script.call("aten::addmm", (rows,), (rows, depth), (depth, rows), node=True)
+    script.parents.pop()
+    return found
+
+
+def test_a_second_pass_begins_with_data_and_not_with_what_the_first_left():
+    """The data of the second microbatch has the shape of the gradient that was gathered last."""
+    script = Script()
+    copies = []
+    for _ in range(2):
+        copies.append(script.call("aten::clone", (8, 5), ()))
+        product = of_rows(script, 8, 5)
+        _, gradient = script.backward(product, 8, 8, 5)
+        script.call(f"{BACKWARD_NODE}: TBackward0", forward=False, sequence=script.calls[product].sequence - 1)
+    found = infer(script.calls)
+    first, second = (found.of[copy, 0][0][0] for copy in copies)
+    assert found.symbols.same(first, second)
+    assert not found.symbols.same(first, found.of[gradient, 0][0][0])

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from lumos.operators.table import own_name
+from lumos.operators.table import OperatorKind, kind_of, own_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from lumos.operators.table import Shape
 
@@ -109,6 +109,18 @@ def nodes_around(calls: Sequence[OperatorCall]) -> list[int]:
     out: list[int] = []
     for number, call in enumerate(calls):
         out.append(number if call.name.startswith(BACKWARD_NODE) else out[call.parent] if call.parent >= 0 else -1)
+    return out
+
+
+def to_be_undone(calls: Sequence[OperatorCall], around: Sequence[int], node_of: Mapping[int, int]) -> set[int]:
+    """The calls of forward passes that a backward pass undoes, with the copies of data before them: what stands behind the last update in
+    place, or node of a backward pass, up to the last call that made a node. around: of `nodes_around`. node_of: of `nodes_of`."""
+    out: set[int] = set()
+    inside = False
+    for number in range(len(calls) - 1, -1, -1):
+        updates = own_name(calls[number].name).endswith("_") and kind_of(calls[number].name) is not OperatorKind.COPY
+        inside = number in node_of or (inside and around[number] < 0 and not updates)
+        out |= {number} if inside and around[number] < 0 else set()
     return out
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.operators.calls import BACKWARD_NODE, GATHERS, nodes_around, nodes_of, same_places, whole_of_parts
+from lumos.operators.calls import BACKWARD_NODE, GATHERS, nodes_around, nodes_of, same_places, to_be_undone, whole_of_parts
 from lumos.operators.symbols import Axis, Symbols
 from lumos.operators.table import OperatorKind, axis_rule, elementwise_names, forced, kind_of, own_name, views, weights_of
 from lumos.operators.views import HOW, CallArguments, Sized, seen_as
@@ -44,7 +44,8 @@ _SOON = 12
 @dataclass(eq=False, slots=True)
 class _Tensor:
     """A tensor of the program. made: when. maker: as in `Axes.makers`. given: it comes from outside, as data or a weight.
-    data: it is data, or was made of data. whole: the shape of the tensor that ranks share and that it is a part of, () if unknown. used: a
+    data: it is data, or was made of data. undoing: a node of the
+    backward pass made it. whole: the shape of the tensor that ranks share and that it is a part of, () if unknown. used: a
     call has taken it. strides: how far apart the neighbours along its axes lie, () if unknown."""
 
     shape: Shape
@@ -55,6 +56,7 @@ class _Tensor:
     gradient: bool = False
     alive: bool = True
     data: bool = False
+    undoing: bool = False
     maker: int = -1
     whole: Shape = ()
     used: bool = False
@@ -150,8 +152,9 @@ class _Inference:
         self._clock = 0
         self._added, self._node_of, self.forward = nodes_of(calls)
         self._of_weights = {call.shapes[0] for call in calls if call.name.startswith(GATHERS) and call.shapes and call.shapes[0]}
-        around = nodes_around(calls)
-        self._alike = same_places(calls, around)
+        self._around = nodes_around(calls)
+        self._undone = to_be_undone(calls, self._around, self._node_of)
+        self._alike = same_places(calls, self._around)
         self._whole = whole_of_parts(calls)
 
     # ------------------------------------------------------------ the program
@@ -301,6 +304,7 @@ class _Inference:
         of_data = any(t.data or t.gradient for t in used)
         for tensor in results:
             tensor.data |= of_data
+            tensor.undoing = self._around[number] >= 0
             if self._scopes:
                 self._scopes[-1].tensors.append(tensor)
             pool = self._pool[tensor.shape]
@@ -341,7 +345,7 @@ class _Inference:
         tied = {argument for pair in pairs for argument, _ in pair}
         several = max(map(len, shapes.values())) > 1
         candidates = {
-            argument: self._candidates(shape, argument in weights, wholes.get(argument, ()), call.strides_of(argument))
+            argument: self._candidates(number, shape, argument in weights, wholes.get(argument, ()), call.strides_of(argument))
             for argument, shape in shapes.items()
             if not (several and len(shape) == 1 and argument in tied)  # what it must be equal to says more than its length
         }
@@ -379,10 +383,13 @@ class _Inference:
         made = {argument: self._pool[self.calls[number].shapes[argument]][-_CHOICE:] for argument in parts}
         return {argument for argument in parts if not any(t.maker > outer and t.part_of(wholes[argument]) for t in made[argument])}
 
-    def _candidates(self, shape: Shape, weight: bool, whole: Shape = (), strides: Shape = ()) -> list[_Tensor]:
+    def _candidates(self, number: int, shape: Shape, weight: bool, whole: Shape = (), strides: Shape = ()) -> list[_Tensor]:
         """The tensors of a shape that an input may be, the most likely last. whole: of what tensor it is a part. strides: those of the
         input, which rule out tensors that lie in memory in another way."""
-        return [t for t in self._of_shape(shape, weight, whole) if t.lies(strides)]
+        there = [t for t in self._of_shape(shape, weight, whole) if t.lies(strides)]
+        if number in self._undone:
+            there = [t for t in there if not t.undoing] or there
+        return there
 
     def _of_shape(self, shape: Shape, weight: bool, whole: Shape) -> list[_Tensor]:
         waits = not weight and self._select(shape)
@@ -524,7 +531,7 @@ class _Inference:
         for shape in call.inputs[argument]:
             if shape not in left:
                 wanted = call.inputs[argument].count(shape)
-                known = self._weights[shape] if of_weights else [] if received else self._candidates(shape, False)
+                known = self._weights[shape] if of_weights else [] if received else self._candidates(number, shape, False)
                 unused = [t for t in known if not t.used]
                 latest = known[:wanted] if of_weights else (unused if len(unused) >= wanted else known)[-wanted:]
                 if not latest:
