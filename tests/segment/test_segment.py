@@ -163,6 +163,21 @@ def test_a_message_behind_a_backward_pass_belongs_to_none_of_its_layers(tmp_path
     assert {label.part for label in labels[6:8]} == {"embedding"}
 
 
+def test_what_begins_a_backward_pass_is_of_it_and_not_of_the_one_before(tmp_path):
+    """Two microbatches of two layers. Each backward pass begins with a node that nothing links, of the loss divided by two."""
+    rows = []
+    for i in range(2):
+        at, number = 400 * i, 10 * i
+        for k, name in enumerate(("aten::norm", "aten::attend", "aten::linear") * 2):
+            rows.append(row(name, at + 10 * k, 10, number + k))
+        rows.append(row("autograd::engine::evaluate_function: DivBackward0", at + 100, 10, 90 + i, 2))
+        rows += [row("autograd::engine::evaluate_function: AddmmBackward0", at + 110 + 10 * k, 10, number + 5 - k, 2) for k in range(6)]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": rows}))
+    labels = [label for label in cut(path)[1].unit_labels[0] if label.phase == Phase.BACKWARD]
+    assert [(label.microbatch, label.layer) for label in labels] == [(m, layer) for m in (0, 1) for layer in (1, 1, 1, 1, 0, 0, 0)]
+
+
 def test_a_pass_after_the_mark_of_a_step_is_one_more_microbatch_of_the_step(tmp_path):
     """Two steps of two forward and backward passes each. The mark of the first ends after its first two passes."""
     rows = []

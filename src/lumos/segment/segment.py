@@ -243,7 +243,8 @@ def _backward(
     linked = (wanted >= 0) & (number[at] == wanted) if len(number) else np.zeros(len(mine), bool)
     if linked.any():
         evidence["backward"] = LINKS
-        _follow(u, mine, linked, unit[at] if len(number) else at, transfers(trace, u.row[mine]), labels)
+        targets = np.where(linked, unit[at], -1)
+        _follow(u, mine, targets, np.append(True, np.diff(mine) > 1), transfers(trace, u.row[mine]), labels)
         return
     as_backward = np.where(u.phase == Phase.RECOMPUTE, np.uint8(Phase.BACKWARD), u.phase)
     for low, high in _stretches(as_backward, microbatch, step, Phase.BACKWARD):
@@ -258,23 +259,29 @@ def _backward(
             labels[i] = Label(Phase(int(u.phase[i])), int(microbatch[i]), layers - 1 - layer_number if layer_number >= 0 else -1, part)
 
 
-def _follow(u: Units, mine: Int64, linked: np.ndarray, target: np.ndarray, moves: NDArray[np.bool_], labels: list[Label | None]) -> None:
-    """Give backward units the labels of their forward units, and a unit without a link the label of the unit before it.
+def _follow(
+    u: Units, mine: Int64, target: Int64, begins: NDArray[np.bool_], moves: NDArray[np.bool_], labels: list[Label | None]
+) -> None:
+    """Give backward units the labels of their forward units, and a unit without a link the label of the unit before it in its pass, or,
+    where a pass begins, of the unit behind it.
 
     A recomputed unit has the label of the node that it is inside; a node whose link leads to a recomputed unit has that unit's label. A
-    transfer to another stage, and what comes behind it without a link, is outside the layers as the embedding is. moves: which units are
-    transfers.
+    transfer to another stage, and what comes behind it without a link, is outside the layers as the embedding is. target: the forward
+    units, -1 without a link. begins: where a pass begins. moves: which units are transfers.
     """
-    last = -1
-    for i, is_linked, forward, transfer in zip(mine.tolist(), linked.tolist(), target.tolist(), moves.tolist(), strict=True):
-        source = labels[forward] if is_linked else None
-        if source is None and last >= 0:
-            source = labels[last]
-            source = source._replace(layer=-1, part="embedding") if source is not None and transfer else source
-        if source is None:
-            continue
-        labels[i] = source._replace(phase=Phase(int(u.phase[i])))
-        last = i
+    last: Label | None = None
+    begun = False
+    waiting: list[int] = []
+    for i, forward, begin, transfer in zip(mine.tolist(), target.tolist(), begins.tolist(), moves.tolist(), strict=True):
+        linked = labels[forward] if forward >= 0 else None
+        if linked is None and transfer and last is not None:
+            linked = last._replace(layer=-1, part="embedding")
+        begun, waiting = (False, [i]) if begin else (begun, [*waiting, i])
+        begun, last = begun or linked is not None, linked or last
+        if begun and last is not None:
+            for of_pass in waiting:
+                labels[of_pass] = last._replace(phase=Phase(int(u.phase[of_pass])))
+            waiting = []
 
 
 def _update(u: Units, low: int, high: int, labels: list[Label | None], layers: int, microbatch: int, evidence: dict[str, str]) -> None:
