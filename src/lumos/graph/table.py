@@ -156,6 +156,10 @@ class Collectives:
         """Raise ValueError for a kind that is no `CollectiveKind`."""
         object.__setattr__(self, "kinds", tuple(map(CollectiveKind, self.kinds)))
 
+    def rows_of(self, *tasks: Int64) -> Int64:
+        """The rows that describe these tasks, ascending."""
+        return np.flatnonzero(np.isin(self.task, np.concatenate(tasks)))
+
     def of_kind(self, *wanted: CollectiveKind) -> NDArray[np.bool_]:
         """Which rows are of one of these kinds."""
         return np.array([kind in wanted for kind in self.kinds], bool)[self.kind]

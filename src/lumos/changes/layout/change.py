@@ -121,7 +121,7 @@ def _more_updates(
 def _of_outside(layout: MeasuredLayout, exchanged: Exchanged, by_layer: Mapping[int, int]) -> Int64:
     """The tasks by which replicas exchange what is outside the layers by itself, with the copies around them. by_layer: weights."""
     facts, none = layout.segmentation.graph.collectives, exchanged.gradients[:0]
-    rows = none if facts is None else np.flatnonzero(np.isin(facts.task, exchanged.gradients))
+    rows = none if facts is None else facts.rows_of(exchanged.gradients)
     rows = rows[weights_carried(layout, rows, by_layer)[1]]
     return none if facts is None or not len(rows) else unique(facts.task[rows].astype(np.int64), exchanged.copies)
 

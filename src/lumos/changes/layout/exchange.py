@@ -70,7 +70,7 @@ def replicas(
         )
     shared = exchanged_by_rank(layout, job)
     sets = max(exchanged.sets for exchanged in shared)
-    summed = np.flatnonzero(np.isin(facts.task, np.concatenate([exchanged.sums for exchanged in shared])))
+    summed = facts.rows_of(*(exchanged.sums for exchanged in shared))
     if not len(chosen) + len(summed):
         raise LumosError(f"--set dp: no collective of the {world} replicas with a known size in the trace")
     if sets > 1 and count * sets % world:

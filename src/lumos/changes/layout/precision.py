@@ -136,7 +136,7 @@ def _without_casts(layout: MeasuredLayout, job: Job) -> MeasuredLayout:
         work, mine = rank.work, rank.tasks
         if any(g.width < DType.FP32.bytes for g in rank.gradients):
             facts = graph.collectives
-            rows = np.flatnonzero(np.isin(facts.task, mine)).tolist() if facts is not None else []
+            rows = facts.rows_of(mine).tolist() if facts is not None else []
             layout = regroup(layout, rows, lambda before: (before.of(2.0),))
             kernels = mine[update[mine] & owners.on_device[mine] & (graph.kind[mine] == Kind.KERNEL)]
             unseen = excluding(kernels, work.of(lambda o: any(o.shapes)))

@@ -183,7 +183,7 @@ def _replicas(layout: MeasuredLayout, exchanges: Sequence[Exchanged]) -> int:
     facts = layout.segmentation.graph.collectives
     if facts is None or facts.size is None:
         return 1
-    rows = np.flatnonzero(np.isin(facts.task, np.concatenate([exchanged.gradients for exchanged in exchanges])))
+    rows = facts.rows_of(*(exchanged.gradients for exchanged in exchanges))
     return int(facts.size[rows].max(initial=1))
 
 

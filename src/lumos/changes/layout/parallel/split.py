@@ -356,7 +356,7 @@ def _share_exchanges(layout: MeasuredLayout, exchanged: Exchanged, share: Ratio,
     facts = layout.segmentation.graph.collectives
     if facts is None:
         return layout
-    rows = np.flatnonzero(np.isin(facts.task, np.concatenate((exchanged.gathers, exchanged.gradients, exchanged.updated))))
+    rows = facts.rows_of(exchanged.gathers, exchanged.gradients, exchanged.updated)
     parts = [lambda whole, times=times: (whole.of(times, apart=ranks),) for times in share[:3]]
     return regroup(layout, rows.tolist(), *parts)
 

@@ -173,8 +173,7 @@ def _in_other_sets(
     facts = layout.segmentation.graph.collectives
     assert facts is not None
     within = excluding(np.concatenate((exchanged.gathers, exchanged.gradients)), exchanged.sums)
-    shared = np.flatnonzero(np.isin(facts.task, within)).tolist()
-    summed = np.flatnonzero(np.isin(facts.task, exchanged.sums)).tolist()
+    shared, summed = (facts.rows_of(tasks).tolist() for tasks in (within, exchanged.sums))
 
     def of_sets(before: GroupExchange) -> tuple[GroupExchange, ...]:
         return (before.of(old.shards / new.shards, new.sets)._replace(stride=new.apart * new.shards),)
