@@ -53,7 +53,7 @@ def test_a_weight_that_two_operators_share_is_counted_once(tmp_path):
         row("autograd::engine::evaluate_function: EmbeddingBackward0", 40, 10, number=1, thread=2),
         row("torch::autograd::AccumulateGrad", 50, 5, (100, 8), dtype="c10::BFloat16", thread=2),
     )
-    assert rank.gradients == (Gradient(-1, (100, 8), 2, 4),)
+    assert rank.gradients == (Gradient(-1, (100, 8), 2, 4, (4,)),)
     assert rank.weights(Resized(rank.trace, rank.sizes, rank.sizes)) == {-1: 800}
 
 
@@ -66,7 +66,7 @@ def test_of_a_weight_spread_over_ranks_the_own_part_counts(tmp_path):
         row("autograd::engine::evaluate_function: MmBackward0", 30, 10, number=1, thread=2),
         row("torch::autograd::AccumulateGrad", 40, 5, (64, 32), thread=2),
     )
-    assert rank.gradients == (Gradient(-1, (32, 32), 4, 3),)
+    assert rank.gradients == (Gradient(-1, (32, 32), 4, 3, (3,)),)
 
 
 def test_a_weight_whose_whole_shape_another_has_in_part_is_a_part_as_well(tmp_path):

@@ -91,6 +91,11 @@ class Machine:
             return None
 
     @property
+    def stated(self) -> bool:
+        """Whether somebody said over which links its ranks exchange."""
+        return bool(self.base_cluster or self.cluster or self.network)
+
+    @property
     def alone(self) -> bool:
         """Whether the job is one process that exchanges nothing."""
         facts = self.graph.collectives

@@ -58,7 +58,9 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
     measured, layout = layout, _on_hardware(layout, job, changes, machine)
     links = _links(changes, machine, wanted)
     exchanges = shared > 1 or not {"tp", "cp", "ep", "zero", "shard"}.isdisjoint(wanted)
-    rates = None if not exchanges or accelerator is None or links is None else rates_of(layout.segmentation, job, links)
+    rates = None
+    if exchanges and accelerator is not None and links is not None:
+        rates = rates_of(layout.segmentation, job, links, stated=machine.stated)
     if shared > 1 or wanted.get("cp", 1) > 1:
         layout = context_parallel(layout, job, rates, resized, (shared, wanted.get("cp", shared)))
     elif resized:
@@ -96,7 +98,7 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
         layout = recut_as(layout, job, settings, stages, between_stages)
     copies = wanted.get("dp", 1), wanted.get("cp", 1)
     if machine.alone and max(copies) > 1 and wanted.get("zero", 0) < 2:
-        layout = replicate(layout, job, shaped, copies, machine.link("dp"), machine.accelerator)
+        layout = replicate(layout, job, shaped, copies, machine)
     return layout
 
 

@@ -35,12 +35,13 @@ GATHERED = re.compile(f"{GATHERS}$")
 
 class Gradient(NamedTuple):
     """The gradient of one weight. layer: -1 outside the layers. shape: of this rank's part. width: bytes of a value. row: of the operator
-    that gathers it."""
+    that gathers it. rows: the same in every pass that gathers as many."""
 
     layer: int
     shape: Shape
     width: int
     row: int
+    rows: tuple[int, ...] = ()
 
 
 def gradients(trace: Trace, units: Units, labels: Sequence[Label]) -> tuple[Gradient, ...]:
@@ -56,11 +57,14 @@ def gradients(trace: Trace, units: Units, labels: Sequence[Label]) -> tuple[Grad
     phase = np.fromiter((label.phase for label in labels), np.uint8, len(labels))
     begins = np.isin(phase, (Phase.FORWARD, Phase.OPTIMIZER)) | np.append(True, np.diff(microbatch) != 0)
     of_pass = np.cumsum(begins)[gathers]
-    chosen = gathers[of_pass == np.bincount(of_pass).argmax()].tolist()
+    many = np.bincount(of_pass)
+    passes = [gathers[of_pass == one] for one in np.flatnonzero(many == many.max())]
+    chosen, rows = passes[0].tolist(), zip(*(units.row[of].tolist() for of in passes), strict=True)
     parts, whole = _parts(shapes), [shapes.operators[of_unit[i]] for i in chosen]
     own = _own_parts([o.shapes[0] for o in whole], [labels[i].layer >= 0 for i in chosen], parts)
     types = (DType.parse(o.dtypes[0]) or DType.FP32 for o in whole)
-    return tuple(Gradient(labels[i].layer, part, dtype.bytes, int(units.row[i])) for i, part, dtype in zip(chosen, own, types, strict=True))
+    each = zip(chosen, own, types, rows, strict=True)
+    return tuple(Gradient(labels[i].layer, part, dtype.bytes, of[0], of) for i, part, dtype, of in each)
 
 
 def _parts(shapes: Shapes) -> dict[int, set[Shape]]:

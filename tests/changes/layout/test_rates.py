@@ -24,7 +24,7 @@ from lumos.vocabulary import CollectiveKind
 RECORDED = Path(__file__).parents[3] / "examples" / "foreign" / "GPT-2__fp32__host-bound"
 A100 = load_cluster("a100-40gb")
 #: Groups of four exchanged 16 MB in 0.8 times the modelled time, and 256 MB in 0.9 times.
-RATES = Rates(A100.accelerator, A100, {(4, 1): ((16_000_000, 0.8), (256_000_000, 0.9))}, (1.5, 1.2, 2.0))
+RATES = Rates(A100.accelerator, A100, {(4, 1): ((16_000_000, 0.8), (256_000_000, 0.9))}, (1.5, 1.2, 2.0), stated=True)
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_kernels_that_take_twice_as_long_show_half_the_rate():
     job = read(str(RECORDED))
     graph = build(job)
     graphs, links = (graph, replace(graph, duration=2 * graph.duration)), Links(A100, A100)
-    (best, low, high), twice = (rates_of(segment(each, job), job, links).memory for each in graphs)
+    (best, low, high), twice = (rates_of(segment(each, job), job, links, stated=True).memory for each in graphs)
     assert low < best < high
     assert twice == pytest.approx((2 * best, 2 * low, 2 * high))
-    assert rates_of(segment(graph, job), job, links).links == {}
+    assert rates_of(segment(graph, job), job, links, stated=True).links == {}
 
 
 def exchanges(*ranks, group):

@@ -10,7 +10,8 @@ from lumos.changes.changes import Changes
 from lumos.changes.layout.measured_layout import measured_layout
 from lumos.changes.layout.place import assemble_pieces
 from lumos.changes.layout.placed import add_work
-from lumos.changes.layout.replicated import replicate
+from lumos.changes.layout.replicated import buckets_of, replicate
+from lumos.changes.machine import Machine
 from lumos.changes.settings import parse_settings
 from lumos.changes.whatif import answer_changes
 from lumos.cost.cluster import load_cluster
@@ -18,6 +19,8 @@ from lumos.cost.collective_model import collective
 from lumos.cost.memory_bound_model import moved
 from lumos.errors import LumosError
 from lumos.graph.build import build
+from lumos.operators.calls import BACKWARD_NODE, GATHERS
+from lumos.segment.rank import recordings_of
 from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import CollectiveKind
@@ -28,9 +31,9 @@ SMALL, LARGE = (64, 512), (4096, 512)
 BYTES = {SMALL: 4 * (64 * 512 + 64), LARGE: 4 * (4096 * 512 + 4096)}
 
 
-def job_of(tmp_path, *weights, training=True):
+def job_of(tmp_path, *weights, training=True, gathers=False):
     """A step of linear layers: each 1 ms forward and 2 ms backward on one stream, then 0.5 ms of optimizer; launches take no time to
-    speak of, and the step ends with the last kernel."""
+    speak of, and the step ends with the last kernel. gathers: autograd gathers the gradient of each layer's matrix behind its node."""
     forward = [("aten::linear", [[16, w[1]], list(w), [w[0]]], 1000, i) for i, w in enumerate(weights, 10)]
     backward = [(NODE, [], 2000, i) for i in reversed(range(10, 10 + len(weights)))] if training else []
     events, free = [], 1000
@@ -47,6 +50,11 @@ def job_of(tmp_path, *weights, training=True):
         ):
             row = {"ph": "X", "cat": cat, "name": event, "pid": thread // 7, "tid": thread, "ts": start, "dur": length, "args": args}
             events.append(row)
+        if gathers and name == NODE:
+            gathered = {"cat": "cpu_op", "pid": 0, "tid": 2, "ts": at + 8.5, "dur": 1}
+            shape = {"Input Dims": [list(weights[number - 10])], "Input type": ["float"]}
+            for outer, args in ((f"{BACKWARD_NODE}: ", {}), ("", shape)):
+                events.append({**row, **gathered, "name": f"{outer}{GATHERS}", "args": args})
         residual = name == "aten::linear" and dims[1][0] == dims[1][1]
         events += drawn_views.events([drawn_views.added(16, dims[1][0])] if residual else [], at + 8.5)
         free += us
@@ -105,10 +113,30 @@ def test_a_layer_of_other_sizes_exchanges_gradients_of_other_sizes(tmp_path):
     assert wider == pytest.approx(exchange(nbytes, 8) + 4 * int(moved(2 * nbytes, h100, "pointwise").time), abs=5_000)
 
 
+def test_gradients_are_ready_where_autograd_gathers_them(tmp_path):
+    """Not at the end of a layer, and of the sizes that it gathers."""
+    job, graph = job_of(tmp_path, SMALL, LARGE, gathers=True)
+    layout = measured_layout(segment(graph, job))
+    kernels = [i for i in range(len(graph)) if graph.names[graph.name[i]] == f"kernel of {NODE}"]
+    buckets = [(b.task, b.nbytes, b.last) for b in buckets_of(layout, recordings_of(layout.segmentation, job)[0])]
+    assert buckets == [(kernels[0], 4 * 4096 * 512, False), (kernels[1], 4 * 64 * 512, True)]
+
+
+def test_links_that_nobody_stated_are_known_to_a_factor(tmp_path):
+    found, by = job_of(tmp_path, SMALL), exchange(BYTES[SMALL], 8)
+    usual, stated = (
+        answer_changes(*found, Changes(parse_settings(["dp=8"]), base_cluster=cluster), force=True) for cluster in (None, "h100")
+    )
+    width = [1e9 * (a.outcome.step_time_high_s - a.outcome.step_time_low_s) for a in (usual, stated)]
+    assert usual.outcome.step_time_s == stated.outcome.step_time_s
+    assert width[0] > width[1] + by / 2
+    assert "usual links" in next(d.message for d in usual.diagnostics if d.code == "exchange-assumed")
+
+
 def test_the_graph_with_exchanges_is_one(tmp_path):
     job, graph = job_of(tmp_path, SMALL, LARGE)
     layout = measured_layout(segment(graph, job))
-    (exchanged,) = replicate(layout, job, job, (4, 1), load_cluster("h100"), None).assumed
+    (exchanged,) = replicate(layout, job, job, (4, 1), Machine(job, graph, cluster="h100")).assumed
     placed = assemble_pieces(layout)
     placed = add_work(placed, list(exchanged(placed)))
     check_graph(placed.graph)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.loop.steps import Members
     from lumos.cost.estimate import Estimate
+    from lumos.simulation.durations import Mask
     from lumos.trace.table import Int32, Int64
 
 #: Factor to either side within which the time of such work lies.
@@ -275,8 +276,12 @@ def _edges(placed: Placed, additions: Sequence[Addition]) -> Edges:
     return edges
 
 
+def that_compute(graph: Graph) -> Mask:
+    """Which tasks compute: those on the device where the job has one."""
+    out: Mask = graph.on_device == bool(graph.on_device.any())
+    return out
+
+
 def added_work(placed: Placed, instance: int) -> Int64:
-    """The tasks of an instance that compute, on the device where the job has one, in order."""
-    tasks = np.flatnonzero(placed.instance == instance)
-    computing: Int64 = tasks[placed.graph.on_device[tasks] == bool(placed.graph.on_device.any())]
-    return computing
+    """The tasks of an instance that compute, in order."""
+    return np.flatnonzero((placed.instance == instance) & that_compute(placed.graph))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.changes.layout.measured_layout import GroupExchange
-from lumos.changes.layout.placed import AddedTimes, times_of
+from lumos.changes.layout.placed import AddedTimes, roughly, times_of
 from lumos.changes.layout.regroup import modelled_exchange, recorded_exchange
 from lumos.cost.collective_model import FITTED_KINDS, laid
 from lumos.cost.from_trace import middle_of
@@ -49,12 +49,13 @@ _LEAST_BYTES = 1_000_000
 class Rates(NamedTuple):
     """The device and the links on which a job runs. links: by the ranks of a group, and how far they are apart, the buffers that the
     recording exchanges, bytes, and by how much longer than modelled that takes. memory: by how much longer than modelled kernels take that
-    pass over memory, and the ends of its 80 % interval; None where none is recorded."""
+    pass over memory, and the ends of its 80 % interval; None where none is recorded. stated: somebody said which links they are."""
 
     accelerator: Accelerator
     cluster: Cluster
     links: Mapping[tuple[int, int], tuple[tuple[int, float], ...]]
     memory: tuple[float, float, float] | None
+    stated: bool
 
     def exchange(self, kind: CollectiveKind, ranks: int, nbytes: int, apart: int = 1) -> AddedTimes:
         """What a collective of `ranks` ranks takes that are so far apart. nbytes: the larger of one rank's input and output."""
@@ -68,7 +69,9 @@ class Rates(NamedTuple):
         within = self._within_node(ranks, apart)
         groups = [sizes for group, sizes in self.links.items() if self._within_node(*group) == within]
         alike = self._nearest([size for sizes in groups for size in sizes], nbytes)
-        best, low, high = (round(ns * (alike or 1.0)) for ns in modelled)
+        if alike is None:
+            return unrecorded(modelled, stated=self.stated)
+        best, low, high = (round(ns * alike) for ns in modelled)
         return AddedTimes(best, min(low, modelled.low), max(high, modelled.high))
 
     def _within_node(self, ranks: int, apart: int) -> bool:
@@ -92,11 +95,17 @@ class Rates(NamedTuple):
         return AddedTimes(*(round(modelled.best * ratio) for ratio in self.memory))
 
 
-def rates_of(segmentation: Segmentation, job: Job, links: Links) -> Rates:
+def unrecorded(modelled: AddedTimes, *, stated: bool) -> AddedTimes:
+    """What an exchange takes of which no recorded one tells: as modelled where somebody stated the links; over those that are usual for the
+    device it is known to a factor only."""
+    return modelled if stated else roughly(modelled.best)
+
+
+def rates_of(segmentation: Segmentation, job: Job, links: Links, *, stated: bool) -> Rates:
     """The rates of a job that runs as recorded, but with the devices and links after a change; those of its memory from the first rank."""
     before, after = links
     memory = _memory(recordings_of(segmentation, job)[0], before.accelerator)
-    return Rates(after.accelerator, after, _links(segmentation.graph, before), memory)
+    return Rates(after.accelerator, after, _links(segmentation.graph, before), memory, stated)
 
 
 def _links(graph: Graph, cluster: Cluster) -> dict[tuple[int, int], tuple[tuple[int, float], ...]]:

@@ -1,9 +1,10 @@
 """Replicas that exchange their gradients as DistributedDataParallel would, where the recording does not show it: a job of one process as
 one of several, or replicas that shared their states.
 
-All of it is assumed: gradients have the sizes and types that autograd gathers or, where the trace does not show these, those of the
-weights that the multiplications read; they are gathered into buckets in the order of the backward pass of the last microbatch; a bucket is
-exchanged as soon as the layers that fill it have run, one after the other on a stream of their own, beside the rest of the backward pass;
+All of it is assumed: gradients have the sizes and types that autograd gathers, and are ready where it does so; where the trace does not
+show that, they are those of the weights that the multiplications read, and ready at the end of a layer. They are gathered into buckets in
+the order of the backward pass of the last microbatch; a bucket is exchanged as soon as it is full, one after the other on a stream of
+their own, beside the rest of the backward pass;
 what follows the backward pass waits for the last, after which its gradients are copied back, those of the buckets before while it is
 exchanged. The exchange takes the time of the model of an all-reduce over the stated or usual link, a copy that of the memory that it moves,
 and on the CPU that of an operator with one kernel. New replicas do the same work at the same time, and the exchange takes nothing from the
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import cache
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,7 +24,8 @@ import numpy as np
 from lumos.changes.layout.accumulate import accumulation
 from lumos.changes.layout.measured_layout import NOTHING, Extra, by_repetition
 from lumos.changes.layout.parallel.split import stream_width
-from lumos.changes.layout.placed import Addition, added_work, times_of
+from lumos.changes.layout.placed import SPREAD, Addition, added_work, that_compute, times_of
+from lumos.changes.layout.rates import unrecorded
 from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
@@ -38,7 +40,8 @@ if TYPE_CHECKING:
 
     from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
     from lumos.changes.layout.placed import AddedTimes, Placed
-    from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.changes.machine import Machine
+    from lumos.cost.cluster import Accelerator
     from lumos.segment.rank import RankRecording
     from lumos.segment.segment import Label
     from lumos.trace.table import Job
@@ -46,33 +49,31 @@ if TYPE_CHECKING:
 #: Bytes of gradients that DistributedDataParallel exchanges at once, the first time and later (torch 2: bucket_cap_mb=25 and a first
 #: bucket of 1 MiB).
 FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
-#: In place of a layer: what comes before all layers in a backward pass.
-HEAD = -2
 
 
 class Bucket(NamedTuple):
-    """One exchange of a step. after: the instance of the layout that fills the bucket. last: whether it is the last of its pass, for which
-    the instance after it waits."""
+    """One exchange of a step. after: the instance of the layout that fills the bucket. task: the recorded one in it behind which the bucket
+    is full, -1 for the last. last: whether it is the last of its pass, for which the instance behind the pass waits."""
 
     after: int
+    task: int
     nbytes: int
     last: bool
 
 
-def replicate(
-    layout: MeasuredLayout, job: Job, shaped: Job, copies: tuple[int, int], cluster: Cluster, accelerator: Accelerator | None
-) -> MeasuredLayout:
+def replicate(layout: MeasuredLayout, job: Job, shaped: Job, copies: tuple[int, int], machine: Machine) -> MeasuredLayout:
     """The layout of one process as one of several. shaped: the traces with the shapes that the changed job has. copies: the replicas, and
-    the ranks of each that share its sequences; all of them exchange gradients. accelerator: on which it ran; None for a CPU.
+    the ranks of each that share its sequences; all of them exchange gradients. machine: on which they run.
 
-    Raises LumosError where the recording does not show the weights or the backward pass.
+    Raises LumosError where the recording does not show the weights or the backward pass, and where nothing says what links there are.
     """
-    replicas, sharing = copies
+    (replicas, sharing), cluster = copies, machine.link("dp")
 
     def time(nbytes: int) -> AddedTimes:
-        return times_of(collective(CollectiveKind.ALL_REDUCE, replicas * sharing, nbytes, cluster))
+        modelled = collective(CollectiveKind.ALL_REDUCE, replicas * sharing, nbytes, cluster)
+        return unrecorded(times_of(modelled), stated=machine.stated)
 
-    gradients = GradientBuckets(layout, job, shaped, accelerator, time)
+    gradients = GradientBuckets(layout, job, shaped, machine.accelerator, time)
     if not any(gradients.of_rank):
         raise LumosError(
             f"--set dp: {job.traces[0].path} shows no backward pass with the shapes of its weights, so it is not known how many gradients"
@@ -84,7 +85,8 @@ def replicate(
     text = (
         f"{f'dp = {replicas}' if replicas > 1 else f'cp = {sharing}'}: the recording is of one process and shows no exchange of gradients;"
         f" assumed are {megabytes:,.0f} MB a step in {counted(len(buckets) // steps, 'bucket')}, exchanged beside the backward pass over"
-        f" the links of {cluster.name}, and all work alike"
+        f" the {'' if machine.stated else 'usual '}links of {cluster.name}, and all work alike"
+        + ("" if machine.stated else f"; --base-cluster says which they are: else they take half to {SPREAD:.0f} times as long")
     )
     notes = (*layout.diagnostics, Diagnostic("exchange-assumed", text))
     changes = (*layout.changes, *((f"dp = {replicas} (measured: 1)",) if replicas > 1 else ()))
@@ -109,22 +111,35 @@ def times_ready(layout: MeasuredLayout, position: int = 0) -> Counter[int]:
     return times
 
 
-def ready_bytes(rank: RankRecording) -> dict[int, int]:
-    """The same, with those that are gathered before any layer's (an output layer's own) under HEAD."""
-    total = gradient_bytes(rank)
-    if any(gradient.layer >= 0 for gradient in rank.gradients):
-        first = takewhile(lambda gradient: gradient.layer < 0, rank.gradients)
-        total[HEAD] = sum(gradient.width * elements(gradient.shape) for gradient in first)
-        total[-1] = total.get(-1, 0) - total[HEAD]
-    return total
+def moments(rank: RankRecording) -> dict[int, list[tuple[int, int]]]:
+    """By piece the gradients that a rank gathers in it, in order: the task of the piece behind which each is ready, -1 for what was
+    launched before the piece, and its bytes. rank: with the shapes that the changed job has."""
+    segmentation, mine = rank.segmentation, rank.tasks
+    working = mine[that_compute(segmentation.graph)[mine]]
+    unit, piece = segmentation.unit[mine], segmentation.piece[mine]
+    piece_of = dict(zip(unit.tolist(), piece.tolist(), strict=True))
+    number = {int(row): i for i, row in enumerate(rank.units.row.tolist())}
+    gathered = sorted((number[row], g.width * elements(g.shape)) for g in rank.gradients for row in g.rows)
+    out: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    inside = {one: working[segmentation.piece[working] == one] for one in {piece_of[at] for at, _ in gathered if at in piece_of}}
+    for at, nbytes in gathered:
+        if at in piece_of:
+            before = inside[piece_of[at]][segmentation.unit[inside[piece_of[at]]] <= at]
+            out[piece_of[at]].append((int(before[-1]) if len(before) else -1, nbytes))
+    return dict(out)
 
 
 class BackwardEnd(NamedTuple):
     """The end of a backward pass. ready: the instances after which gradients are ready, and the layers whose they are (-1: outside
-    the layers, HEAD: before them). end: the last instance."""
+    the layers). instances: all of the pass, in order."""
 
     ready: dict[int, Counter[int]]
-    end: int
+    instances: tuple[int, ...]
+
+    @property
+    def end(self) -> int:
+        """The last instance."""
+        return self.instances[-1]
 
 
 def backward_ends(layout: MeasuredLayout, position: int = 0, exchanging: frozenset[int] = frozenset()) -> Iterator[BackwardEnd]:
@@ -151,13 +166,11 @@ def _backward_end(layout: MeasuredLayout, one_pass: list[tuple[int, Instance]]) 
         if layer >= 0:
             for once in by_repetition(run):
                 ready[once[-1][0]][layer] += 1
-        elif not ready:
-            ready[list(run)[-1][0]][HEAD] += 1
-        else:
+        elif ready:
             of_stage = False
-    end = one_pass[-1][0]
-    ready[end][-1] += not of_stage
-    return BackwardEnd(ready, end)
+    instances = tuple(number for number, _ in one_pass)
+    ready[instances[-1]][-1] += not of_stage
+    return BackwardEnd(ready, instances)
 
 
 def _label(layout: MeasuredLayout, numbered: tuple[int, Instance]) -> Label:
@@ -165,26 +178,24 @@ def _label(layout: MeasuredLayout, numbered: tuple[int, Instance]) -> Label:
 
 
 def buckets_of(
-    layout: MeasuredLayout, gradients: dict[int, int], position: int = 0, exchanging: frozenset[int] = frozenset()
+    layout: MeasuredLayout, rank: RankRecording, position: int = 0, exchanging: frozenset[int] = frozenset()
 ) -> Iterator[Bucket]:
-    """The exchanges of every step of the rank at a position, in order. gradients: their bytes by layer. exchanging: as `backward_ends`."""
+    """The exchanges of every step of the rank at a position, in order. rank: of which it is made, with the shapes that the changed job has.
+    exchanging: as `backward_ends`."""
+    by_layer, gathered = gradient_bytes(rank), moments(rank)
+    first = sum(map(len, layout.ranks[:position]))
     for step in backward_ends(layout, position, exchanging):
-        nbytes = {
-            instance: sum(times * gradients.get(layer, 0) for layer, times in layers.items()) for instance, layers in step.ready.items()
-        }
-        yield from _filled(nbytes, step.end)
-
-
-def _filled(ready: dict[int, int], end: int) -> Iterator[Bucket]:
-    """GradientBuckets from the bytes that are ready after each instance. end: the last instance of the backward pass."""
-    waiting, limit = 0, FIRST_BUCKET
-    for instance, nbytes in sorted(ready.items()):
-        waiting += nbytes
-        if waiting >= limit and instance != end:
-            yield Bucket(instance, waiting, last=False)
-            waiting, limit = 0, BUCKET
-    if any(ready.values()):
-        yield Bucket(end, max(waiting, 1), last=True)
+        in_pieces = ((instance, gathered.get(layout.ranks[position][instance - first].piece, ())) for instance in step.instances)
+        ready = [(instance, task, nbytes) for instance, several in in_pieces for task, nbytes in several]
+        if not ready:
+            totals = ((at, sum(times * by_layer.get(layer, 0) for layer, times in of.items())) for at, of in sorted(step.ready.items()))
+            ready = [(at, -1, nbytes) for at, nbytes in totals if nbytes]
+        waiting, limit = 0, FIRST_BUCKET
+        for number, (instance, task, nbytes) in enumerate(ready, 1):
+            waiting += nbytes
+            if waiting >= limit or number == len(ready):
+                yield Bucket(instance, task, waiting, last=number == len(ready))
+                waiting, limit = 0, BUCKET
 
 
 class GradientBuckets:
@@ -206,7 +217,7 @@ class GradientBuckets:
         self.copies: list[dict[int, Extra]] = []
         before, after = (recordings_of(layout.segmentation, traces_of) for traces_of in (job, shaped))
         for position, recorded in enumerate(layout.recorded):
-            self.of_rank.append(list(buckets_of(layout, ready_bytes(after[recorded]), position, self.exchanging[position])))
+            self.of_rank.append(list(buckets_of(layout, after[recorded], position, self.exchanging[position])))
             self.copies.append(accumulation(before[recorded], accelerator, passes=2, after=after[recorded]))
 
     def exchanged(self, placed: Placed) -> Iterator[Addition]:
@@ -214,10 +225,12 @@ class GradientBuckets:
         for position, buckets in enumerate(self.of_rank):
             ends = iter(backward_ends(self.layout, position, self.exchanging[position]))
             for before_it, bucket in zip([None, *buckets], buckets, strict=False):
+                step = next(ends) if bucket.last else None
                 filling = added_work(placed, bucket.after)
-                waiting = added_work(placed, bucket.after + 1)[:1] if bucket.last else filling[:0]
+                filling = filling[placed.source[filling] == bucket.task] if bucket.task >= 0 else filling
+                waiting = added_work(placed, step.end + 1)[:1] if step else filling[:0]
                 since = before_it.after if before_it is not None else -1
-                copies = _copies(placed, self.copies[position], next(ends), since) if bucket.last else ()
+                copies = _copies(placed, self.copies[position], step, since) if step else ()
                 if len(filling) or len(waiting):
                     name, after, before = "all_reduce of gradients (assumed)", tuple(filling[-1:].tolist()), tuple(waiting.tolist())
                     yield Addition(

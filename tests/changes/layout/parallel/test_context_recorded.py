@@ -26,7 +26,7 @@ from lumos.trace import read
 from lumos.vocabulary import CollectiveKind, Direction
 
 A100 = load_cluster("a100-40gb")
-RATES = Rates(A100.accelerator, A100, {}, None)
+RATES = Rates(A100.accelerator, A100, {}, None, stated=True)
 #: Tokens of the sequence, heads, width of a head, and width of the model; layers.
 SEQ, HEADS, WIDTH, LAYERS = 4096, 6, 64, 3
 HIDDEN = HEADS * WIDTH

@@ -72,6 +72,6 @@ def test_a_rank_of_four_has_a_quarter_of_the_experts_for_as_many_tokens(shapes):
 
 
 def test_the_fullest_rank_is_in_the_interval():
-    exchange, copied = _times(8 << 20, 4, Rates(A100.accelerator, A100, {}, None))
+    exchange, copied = _times(8 << 20, 4, Rates(A100.accelerator, A100, {}, None, stated=True))
     assert exchange.high >= exchange.best * (1 + IMBALANCE)
     assert (copied.low, copied.high) == (0, 2 * copied.best)

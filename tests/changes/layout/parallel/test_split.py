@@ -198,7 +198,7 @@ def test_ranks_that_share_the_vocabulary_sum_what_they_look_up_and_gather_result
         int(collective(kind, 2, nbytes, h100).time)
         for kind, nbytes in ((CollectiveKind.ALL_REDUCE, TOKENS * 512 * 2), (CollectiveKind.ALL_GATHER, results))
     )
-    rates = rates_of(segment(graph, job), job, Links(h100, h100))
+    rates = rates_of(segment(graph, job), job, Links(h100, h100), stated=True)
     copies = [rates.copy(nbytes).best for nbytes in (results, results // 2)]
     assert outside_layers(found, layout, placed) == [stream, gather + copies[0], stream + copies[1]]
 

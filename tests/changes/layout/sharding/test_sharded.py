@@ -256,7 +256,7 @@ def test_the_buckets_of_more_layers_follow_their_passes(tmp_path):
 def test_the_recorded_exchange_shows_the_links(tmp_path):
     job, graph = replicas(tmp_path)
     modelled = int(collective(CollectiveKind.ALL_REDUCE, 2, 2 * BYTES, H100).time)
-    assert rates_of(segment(graph, job), job, Links(H100, H100)).links == {
+    assert rates_of(segment(graph, job), job, Links(H100, H100), stated=True).links == {
         (2, 1): ((2 * BYTES, 300_000 / modelled),)
     }
 
