@@ -54,10 +54,12 @@ BOOLEAN = words("eq ne lt le gt ge logical_and logical_or logical_not isinf isna
 
 @dataclass(frozen=True)
 class Launched:
-    """The operators that do the work on a device, outermost first, and their kernels. The first may be the operator itself."""
+    """The operators that do the work on a device, outermost first, and their kernels. The first may be the operator itself. zeros: of what
+    shape a tensor of zeros is made before, by operators of its own inside the innermost; () for none."""
 
     names: tuple[str, ...]
     works: tuple[Work, ...]
+    zeros: tuple[int, ...] = ()
 
 
 def elements(dims: Any) -> int:
@@ -307,12 +309,11 @@ def _embedding_backward(node: Node, _: bool) -> Launched:
     bag = node.name == "aten::_embedding_bag_backward"
     rows, grad = numbers(node.concrete[6 if bag else 2])[0], bytes_of(node, 0)
     works = (
-        fill(rows * node.dims[0][-1], SIZES[node.types[0]]),
         move("at_cuda_detail::cub::DeviceRadixSortOnesweepKernel", 4 * bytes_of(node, 1)),
         move("at::native::(anonymous namespace)::compute_grad_weight", 2 * grad),
         move("at::native::(anonymous namespace)::sum_and_scatter", 1.2 * grad),
     )
-    return Launched((node.name, *(["aten::_embedding_bag_dense_backward"] if bag else [])), works)
+    return Launched((node.name, *(["aten::_embedding_bag_dense_backward"] if bag else [])), works, (rows, node.dims[0][-1]))
 
 
 def _padded(node: Node, _: bool) -> Launched:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from validation.foreign.exchanges import KINDS, MESSAGE, WAIT, is_asynchronous, posted, transfer
-from validation.foreign.kernels import launched
+from validation.foreign.kernels import SIZES, Launched, fill, launched
 from validation.foreign.nodes import ALONE, AUTOGRAD, AWAIT, COMPUTE, MARK, MESSAGES, Node
 from validation.foreign.prices import BY_LAUNCH, Priced, Work, factor, price
 from validation.program import (
@@ -153,7 +154,7 @@ class _Writer:
             return
         found = launched(node, self.ways.tf32)
         if found is not None:
-            yield from self.leaf(node, found.names, found.works)
+            yield from self.leaf(node, found)
         elif not node.children or node.reached:
             yield Operator(self.row(node), self.host(node.name, PLAIN))
         else:
@@ -169,18 +170,35 @@ class _Writer:
             yield from self.node(child)
         yield Operator(number, self.host(node.name, AFTER))
 
-    def leaf(self, node: Node, names: tuple[str, ...], works: tuple[Work, ...]) -> Iterator[Action]:
+    def leaf(self, node: Node, found: Launched) -> Iterator[Action]:
         """The operators of the device, one inside the other, the innermost of which launches."""
+        names, works = found.names, found.works
         if names[0] != node.name and names[0].removesuffix("_backward") == node.name.split("_for_cpu")[0].removesuffix("_backward"):
             node = Node(names[0], node.facts, reached=True)
         wrappers = [self.row(_inside(name, node)) for name in (node.name, *(n for n in names if n != node.name))]
         for number in wrappers[:-1]:
             yield Operator(number, self.host(node.name, BEFORE))
+        if found.zeros:
+            yield Operator(wrappers[-1], self.host(node.name, BEFORE))
+            yield from self.zeros(found.zeros, node.types[0])
         for i, work in enumerate(works):
             us = self.host(node.name, LAUNCHING if i == 0 else 0.6)
             yield Operator(wrappers[-1], us, self.kernel(wrappers[-1], work), self.host("launch", CALL))
         for number in reversed(wrappers):
             yield Operator(number, self.host(node.name, AFTER))
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Iterator[Action]:
+        """A tensor of zeros, as PyTorch makes one on a device: one operator inside the other, of which the innermost launches."""
+        clears = {"Input Dims": [list(shape)], "Input type": [dtype], "Concrete Inputs": [""]}
+        makes = {"Input Dims": [[]], "Input type": ["ScalarList"], "Concrete Inputs": [str(list(shape))]}
+        several = (("aten::zeros", makes), ("aten::zero_", clears), ("aten::fill_", clears))
+        numbers = [self.row(Node(name, facts)) for name, facts in several]
+        for number in numbers[:-1]:
+            yield Operator(number, self.host("aten::zeros", BEFORE))
+        kernel = self.kernel(numbers[-1], fill(prod(shape), SIZES[dtype]))
+        yield Operator(numbers[-1], self.host("aten::fill_", LAUNCHING), kernel, self.host("launch", CALL))
+        for number in reversed(numbers):
+            yield Operator(number, self.host("aten::zeros", AFTER))
 
     def marked(self, words: list[str]) -> Iterator[Action]:
         """What the script does with streams and events."""
