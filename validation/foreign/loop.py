@@ -165,7 +165,8 @@ class _Writer:
         before = BACKWARD if node.name.startswith(AUTOGRAD) else OPTIMIZER if "Optimizer." in node.name else BEFORE
         yield Operator(number, self.host(node.name, before))
         for child in node.children:
-            if node.annotation:
+            again = child.facts.get("Sequence number", -1) >= 0 and not child.facts.get("Fwd thread id", 0)
+            if node.annotation or (again and "Backward" in node.name):  # a checkpoint runs Python again
                 yield Pause(self.host("Python", PYTHON / 2))
             yield from self.node(child)
         yield Operator(number, self.host(node.name, AFTER))
