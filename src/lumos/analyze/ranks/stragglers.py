@@ -1,27 +1,29 @@
 """How much time each slow rank, pipeline stage and class of operations costs a job.
 
 The job is compared with an ideal one, in which equal work takes equal time (`analyze.ranks.equal_work`), simulated on the same
-graph. Each rank, stage and class gets two figures. `slowdown`: how long the ideal job's step would be if only this rank (stage,
-class) kept its own times, relative to the ideal step. `worth_ns`: how much shorter the job's step would be if only this one
-took ideal times, which is what fixing it is worth. Two ranks that are both slow hide each other's cost, so the worth of several
-fixes does not add up. It is negative where the ideal times are slower than the measured: for a rank that is faster than its
-peers.
+graph in the loop that what-ifs simulate: a rank costs here what `lumos whatif --scale 'rankN:*=peers'` answers. Each rank, stage
+and class gets two figures. `slowdown`: how long the ideal job's step would be if only this rank (stage, class) kept its own
+times, relative to the ideal step. `worth_ns`: how much shorter the job's step would be if only this one took ideal times, which
+is what fixing it is worth. Two ranks that are both slow hide each other's cost, so the worth of several fixes does not add up. It
+is negative where the ideal times are slower than the measured: for a rank that is faster than its peers.
 
 `findings` says why, one cause each, with the rank, the step and the time where it is worst (`analyze.ranks.straggler_causes`). Where ranks
 do unequal work, where two ranks leave open which one is off, and where the ideal step is longer than the measured, a diagnostic says so.
 
-Figures are means over the steps of the job that count (`analyze.loop.window`): their periods where the recording shows any.
+Figures are means over the steps of the job that count (`analyze.loop.window`): their periods where the recording shows any. A single step
+that is asked for is simulated where it stands in the recording.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.analyze.loop.bounds import worth_bound
-from lumos.analyze.loop.steps import StepTimes, job_lengths, members, step_times
+from lumos.analyze.loop.steady import SweptLoop, steady
+from lumos.analyze.loop.steps import StepTimes, members, step_times
 from lumos.analyze.ranks.equal_work import IDEAL_RULES, equal_work, ideal_job
 from lumos.analyze.ranks.straggler_causes import Candidate, StragglerFinding, candidates, unequal_work, where
 from lumos.analyze.trust import Trust, check_sound, trust, with_evidence
@@ -29,8 +31,8 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.result import Shown
-from lumos.simulation import measured, simulate
-from lumos.simulation.freeze import freeze, sweep
+from lumos.simulation import measured
+from lumos.simulation.durations import with_durations
 from lumos.stages import stage
 from lumos.trace.table import unique
 from lumos.units import duration
@@ -38,6 +40,7 @@ from lumos.units import duration
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from lumos.analyze.loop.steady import Steady
     from lumos.analyze.loop.steps import Members
     from lumos.analyze.ranks.equal_work import EqualWork, Ideal
     from lumos.trace.table import Int64, Job
@@ -143,7 +146,8 @@ def stragglers(
     classes = equal_work(graph, owners, job)
     counted = times.tasks_counted()
     aim = ideal_job(graph, owners, classes, counted, ideal)
-    trial, measured_ns = _Trial(graph, owners, aim.duration), times.mean_ns
+    loop = steady(owners, repeat=None if step is None else False)
+    trial, measured_ns = _Trial(loop, owners, aim.duration), times.mean_ns
     no_delay = trial.step(np.where(classes.delay, 0, graph.duration)) if graph.duration[classes.delay].any() else None
     own = counted & ~classes.delay
     by_rank, by_stage, by_class = _shares(graph, owners, classes, counted, trial)
@@ -227,21 +231,15 @@ def _above_measured(trial: _Trial) -> tuple[Diagnostic, ...]:
 
 
 class _Trial:
-    """The job's mean step with other durations, by a sweep of the frozen graph where that is exact, else by the event loop. The mean is
-    taken over the steps that count as measured.
+    """The job's mean step with other durations, by the engine of what-ifs: in the long run of its loop, else over the steps that count.
 
     best: the ideal durations. base, ideal: the mean step with the measured and with the ideal durations, ns.
     """
 
-    def __init__(self, graph: Graph, owners: Members, best: Int64) -> None:
-        self._graph, self._owners, self.best = graph, owners, best
-        frozen = freeze(graph)
-        self._frozen = frozen if frozen.exact else None
-        self.base = self.step(graph.duration)
-        self.ideal = self.step(best)
+    def __init__(self, loop: Steady, owners: Members, best: Int64) -> None:
+        self._swept, self._owners, self.best = SweptLoop(loop), owners, best
+        self.base, self.ideal = loop.step_time_ns, self.step(best)
 
     def step(self, durations: Int64) -> float:
         """The mean step, ns."""
-        durations = durations.astype(np.int64)
-        run = simulate(self._graph, durations) if self._frozen is None else sweep(self._frozen, durations)
-        return float(np.mean(job_lengths(run, self._owners)[list(self._owners.counted)]))
+        return self._swept.step_time_ns(replace(self._owners, graph=with_durations(self._owners.graph, durations.astype(np.int64))))
