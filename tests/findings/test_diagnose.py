@@ -70,6 +70,13 @@ def test_a_finding_is_what_its_command_answers_to_the_digit(path):
         assert (each.worth_s, each.worth_low_s, each.worth_high_s, each.grade) == answered(read, each.command), each.command
 
 
+@pytest.mark.parametrize("name", ["extra-work", "outlier"])
+def test_what_a_rank_costs_is_what_the_what_if_of_it_answers(name):
+    of_rank = lumos.stragglers(path := EXAMPLES / "faults" / name).by_rank[1]
+    found = lumos.whatif(path, scale={"rank1:*": "peers"})
+    assert of_rank.worth_ns == round(1e9 * (found.base.step_time_s - found.outcome.step_time_s))
+
+
 def codes(path):
     return [each.code for each in lumos.diagnose(path).findings]
 
@@ -109,9 +116,10 @@ def test_a_rank_with_larger_inputs(job, cpu):
     assert "aten::b of [[12,4]], its peers [[8,4]]" in found.evidence
 
 
-def test_the_loader_of_one_rank(job, cpu):
+@pytest.mark.parametrize("name", ["enumerate(DataLoader)#It.__next__", "## data_load ##"])
+def test_the_loader_of_one_rank(job, cpu, name):
     """What the loader takes is the loader's: no other finding names it again."""
-    path = job(*cpu(USUAL, [("enumerate(DataLoader)#It.__next__", 300), *USUAL], USUAL))
+    path = job(*cpu(USUAL, [(name, 300), *USUAL], USUAL))
     found = first(path)
     assert (found.code, found.where.ranks, found.worth_s) == (FindingCode.DATA_LOADER, (1,), pytest.approx(300 * US))
     assert codes(path) == [FindingCode.DATA_LOADER]

@@ -60,6 +60,6 @@ def loader_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Priced]:
 
 
 def _patterns(case: Case) -> list[str]:
-    """The patterns of what loads data, by the names of its ranges and operators up to a # that counts them."""
-    names = {name.partition("#")[0] for trace in case.job.traces for name in trace.strings if LOADING.search(name)}
+    """The patterns of what loads data, by the names of its ranges and operators up to a # that counts them; some begin with one."""
+    names = {name.partition("#")[0] or name for trace in case.job.traces for name in trace.strings if LOADING.search(name)}
     return [f"operator:{escape(name)}*" for name in sorted(names)]
