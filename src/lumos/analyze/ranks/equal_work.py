@@ -71,7 +71,7 @@ STALLED, FEWEST_RUNS = 10, 5
 
 def _usual(graph: Graph, job: Job, on_device: NDArray[np.bool_]) -> Int64:
     """The durations without stalls: a piece of an operator's own time on the CPU takes the median over the job where it is STALLED times
-    that. Compared are the first, and the later, pieces of runs with the same shapes; without shapes none are."""
+    that. Compared are the first, second, … of as many pieces of runs with the same shapes; without any shapes of a rank none are."""
     own = (graph.kind == Kind.OPERATOR) & (graph.event >= 0) & ~on_device
     own[graph.unclaimed_wait_task] = False  # what looks like a wait for the device is no stall
     shape, texts = np.zeros(len(graph), np.int64), {"": 0}
@@ -79,9 +79,9 @@ def _usual(graph: Graph, job: Job, on_device: NDArray[np.bool_]) -> Int64:
         tasks = np.flatnonzero(own & (graph.position_of_task == position))
         used, of = np.unique(trace.dense("Input Dims")[graph.event[tasks]], return_inverse=True)
         shape[tasks] = np.array([texts.setdefault(trace.strings[i] if i >= 0 else "", len(texts)) for i in used.tolist()], np.int64)[of]
-    own &= shape > 0
-    later = ordinals(graph.position_of_task.astype(np.int64), graph.event.astype(np.int64)) > 0
-    key = numbered(graph.name, shape, later.astype(np.int64))
+        own[tasks] &= bool(shape[tasks].any())
+    run = numbered(graph.position_of_task, graph.event)
+    key = numbered(graph.name, shape, ordinals(run), np.bincount(run)[run])
     own &= np.bincount(key[own], minlength=int(key.max(initial=0)) + 1)[key] >= FEWEST_RUNS
     usual = _equalised(graph, key, own, np.ones(len(graph), bool))
     return np.where(graph.duration > STALLED * usual, usual, graph.duration)
