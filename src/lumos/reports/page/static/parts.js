@@ -275,9 +275,9 @@ export function stragglers(doc, node) {
   ...(found.diagnostics.length ? [diagnosticList(found.diagnostics)] : []));
   return chart(drawing, [{
     type: "heatmap", z, x: columns.map((c) => plain(c.label)), y: shown.map((r) => `rank ${ranks[r]}`), zmin: -most, zmax: most, zmid: 0, xgap: 1, ygap: shown.length > 64 ? 0 : 1,
-    colorscale: [[0, "#0072b2"], [0.5, "#f4f4f4"], [1, "#d55e00"]], colorbar: { title: { text: "ms off" }, thickness: 12, len: 1, nticks: 5 },
+    colorscale: [[0, "#0072b2"], [0.5, "rgba(140, 150, 160, 0.15)"], [1, "#d55e00"]], colorbar: { title: { text: "ms off" }, thickness: 12, len: 1, nticks: 5 },
     hovertemplate: "%{y}, %{x}<br>%{z:+.3f} ms off the median rank<extra></extra>",
-  }], { height: Math.max(250, Math.min(120 + 22 * shown.length, 760)), yaxis: { autorange: "reversed", type: "category" }, xaxis: { side: "top", type: "category", tickangle: -35 }, margin: { l: 70, r: 16, t: 120, b: 16 } });
+  }], { height: Math.max(250, Math.min(120 + 22 * shown.length, 760)), yaxis: { autorange: "reversed", type: "category", showgrid: false }, xaxis: { side: "top", type: "category", tickangle: -35, showgrid: false }, margin: { l: 70, r: 16, t: 120, b: 16 } });
 }
 
 // Why an interval is as wide as it is, as words to append; none where that is not known.
