@@ -1,8 +1,8 @@
 """Launches of whole graphs of device work, in the order of streams.
 
-A graph is launched to the launching thread's current stream, which is taken to be the one that the thread last launched other work to. All
-of the graph's work follows what was issued to that stream before, and comes before what is issued to it next, also where it runs on
-streams of the graph's own. What the work of one graph waits for among itself is not recorded.
+A graph is launched to the launching thread's current stream, taken to be the one that the thread last launched other work to: no
+collective, as these have streams of their own. All of the graph's work follows what was issued to that stream before, and comes before
+what is issued to it next, also on streams of the graph's own. What its work waits for among itself is not recorded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def graph_order(trace: Trace, work: DeviceWork) -> tuple[Int64, Int64]:
     if not in_graph.any():
         return np.empty(0, np.int64), np.empty(0, np.int64)
     graphs, issued = unique(work.call[in_graph]), Issued.of(work)
-    stream = _current_streams(trace, work, np.flatnonzero((work.call >= 0) & ~in_graph), graphs)
+    stream = _current_streams(trace, work, np.flatnonzero((work.call >= 0) & ~in_graph & ~work.communicates), graphs)
     before, after = issued.last_before(stream, trace.start[graphs]), issued.next_after(stream, trace.start[graphs] + 1)
     members = np.flatnonzero(in_graph)
     graph = np.searchsorted(graphs, work.call[members])
