@@ -44,14 +44,6 @@ def test_the_text_fits_80_columns_and_leads_with_the_slow_rank(lumos, two_ranks)
     assert ranks[2].split()[0] == "1" and ranks[3].split()[0] == "0"
 
 
-def test_one_rank_alone(lumos, trace):
-    done = lumos("stragglers", trace())
-    assert (done.status, done.out) == (
-        1,
-        "",
-    ) and done.err == "lumos: rank 0 alone has no peers to compare with; give the traces of several ranks\n"
-
-
 ROOT = os.environ.get("LUMOS_TRACES")
 
 

@@ -99,6 +99,9 @@ def test_work_that_only_one_rank_does(job, cpu):
 def test_a_rank_that_is_slower(job, cpu):
     found = first(job(*cpu(USUAL, [("aten::a", 400), *[("aten::b", 80)] * 10], USUAL)))
     assert (found.code, found.where.ranks, found.worth_s) == (FindingCode.SLOW_RANK, (1,), pytest.approx(300 * US))
+    load, longer = ("enumerate(DataLoader)#It.__next__", 100), ("enumerate(DataLoader)#It.__next__", 180)  # that of 80 is not most of it
+    found = first(job(*cpu([load, *USUAL], [longer, ("aten::a", 400), *[("aten::b", 70)] * 10], [load, *USUAL])))
+    assert (found.code, found.where.ranks, found.worth_s) == (FindingCode.SLOW_RANK, (1,), pytest.approx(280 * US))
 
 
 def test_a_rank_with_larger_inputs(job, cpu):
@@ -139,15 +142,18 @@ def test_devices_that_wait_for_the_cpu(job, gpu):
 
 def test_one_long_call_at_the_start_is_not_a_matter_of_launches(job, gpu):
     """One step: a call of 2000 µs, which sets the device up, and 60 operators of 10 µs with kernels of 3 µs."""
-    rank = DrawnRank()
-    rank.step(0, 0, 2620)
-    rank.operator("aten::empty", 0, 2000)
-    for i in range(60):
-        now = 2000 + 10 * i
-        rank.operator("aten::mm", now, 10)
-        rank.call("cudaLaunchKernel", now + 2, 2, ("gemm_kernel", now + 6, 3))
-    rank.call("cudaDeviceSynchronize", 2600, 10)
-    (found,) = lumos.diagnose(job(rank)).findings
+    for loads in (True, False):
+        rank = DrawnRank()
+        rank.step(0, 0, 2920)
+        rank.operator("aten::empty", 0, 10 if loads else 2000)
+        rank.range("enumerate(DataLoader)#" if loads else "set up", 10, 1990)
+        for i in range(60):
+            now = 2000 + 15 * i
+            rank.operator("aten::mm", now, 10)
+            rank.call("cudaLaunchKernel", now + 2, 2, ("gemm_kernel", now + 6, 3))
+        rank.call("cudaDeviceSynchronize", 2900, 10)
+        found = first(job(rank))
+        assert (found.code is FindingCode.DATA_LOADER) == loads
     assert (found.code, found.where.task, found.worth_s) == (FindingCode.LONG_CALL, "aten::empty", pytest.approx(2000 * US))
     assert "record later steps" in found.fix
     assert first(job(gpu(steps=1, time=3))).code == FindingCode.LAUNCH_BOUND  # many short pieces of one name are no long one
@@ -198,7 +204,9 @@ def test_operators_that_stall_now_and_then(job):
         rank.call("cudaDeviceSynchronize", now, 10)
     found = first(job(rank))
     assert (found.code, found.where.task, found.worth_s) == (FindingCode.HOST_STALLS, "aten::mm", pytest.approx(1000 * US))
-    assert found.command.endswith("--scale 'cpu:*=usual'")
+    for step in range(5):
+        rank.range("## data_load ##", 1890 * step + 240, 1600)
+    assert FindingCode.HOST_STALLS not in codes(job(rank))  # they are the loader's
 
 
 def test_the_worth_of_host_time_that_was_emulated_reaches_as_far_as_hosts_differ(job, gpu):

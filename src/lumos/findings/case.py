@@ -17,12 +17,14 @@ from lumos.analyze.breakdown import breakdowns
 from lumos.analyze.loop.noise import identity, spread
 from lumos.analyze.loop.steady import altered, steady
 from lumos.analyze.loop.steps import is_operation_level, members, step_times
+from lumos.analyze.parts import LOADING
 from lumos.analyze.ranks.equal_work import Like
 from lumos.analyze.ranks.straggler_causes import described
 from lumos.analyze.trust import trust, with_evidence
 from lumos.changes.certainty.probe import probe_of_base
 from lumos.changes.durations import Durations
 from lumos.changes.facade import changes_of
+from lumos.changes.ranges import inside
 from lumos.changes.whatif import answer_changes
 from lumos.errors import LumosError
 from lumos.findings.finding import Finding, FindingCode, FindingPlace
@@ -57,10 +59,10 @@ REMAINS: ChangeWords = {"scale": {"cpu:*": 0}}
 class Case:
     """A measured job. paths: its files as a shell has them. at: the position in `owners.job` of the step of median time. base: the loop of
     the steps. truth: the measured run, and times: of its steps. parts: where the time of every step that counts went, on each rank. noise:
-    half-width of the interval of a step, as a share of it. cut: the job cut into layers, for all prices.
-    grounds: how far the recording can be trusted, before what is said of its base. force: whether to price on unsound evidence. origin:
-    where in the script a task comes from, "" where that is not known. asked: the changes that were asked for, by their options, and what
-    they are worth. refused: why others have no answer."""
+    half-width of the interval of a step, as a share of it. cut: the job cut into layers, for all prices. grounds: how far the recording can
+    be trusted, before what is said of its base. loading: the tasks that load data, bool[n]. force: whether to price on unsound evidence.
+    origin: where in the script a task comes from, "" where that is not known. asked: the changes that were asked for, by their options, and
+    what they are worth. refused: why others have no answer."""
 
     job: Job
     graph: Graph
@@ -75,6 +77,7 @@ class Case:
     noise: float
     cut: Cut
     grounds: Trust
+    loading: NDArray[np.bool_]
     force: bool
     origin: Callable[[int], str]
     asked: dict[str, Worth | None] = field(default_factory=dict)
@@ -130,6 +133,10 @@ class Case:
     def matters(self, worth_ns: float) -> bool:
         """Whether that much of a step is worth a finding: more than LEAST_WORTH of it, and than the mean over its steps differs anyhow."""
         return bool(worth_ns >= max(LEAST_WORTH, self.noise / self.steps**0.5) * self.step_ns)
+
+    def loads_mostly(self, excess: Int64) -> bool:
+        """Whether most of a time that tasks take too long, int64[n] ns, is in loading data: then it is the loader's."""
+        return bool(2 * excess[self.loading].sum() > excess.sum())
 
     def mean_part_ns(self, *names: str) -> float:
         """The named parts of `analyze.parts` together, the mean over ranks and steps that count, ns."""
@@ -199,11 +206,6 @@ class Worth(NamedTuple):
     words: ChangeWords
 
 
-def worth_s(findings: Sequence[Priced]) -> float:
-    """What findings are worth, each alone, together."""
-    return sum(priced.finding.worth_s for priced in findings)
-
-
 class Priced(NamedTuple):
     """A finding, and the change that would fix it; no words where only a changed script says what it is."""
 
@@ -252,6 +254,7 @@ def case_of(job: Job, graph: Graph, paths: Sequence[str], origin: Callable[[int]
         noise=spread(times, off),
         cut=Cut(job, graph),
         grounds=recorded,
+        loading=inside(graph, job, LOADING.search) & ~owners.on_device,
         force=force,
         origin=origin,
     )

@@ -9,12 +9,12 @@ from lumos.analyze.loop.steps import is_operation_level
 from lumos.analyze.trust import check_sound
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
-from lumos.findings.case import case_of, worth_s
+from lumos.findings.case import case_of
 from lumos.findings.communication import communication_findings
 from lumos.findings.finding import Diagnosis
 from lumos.findings.host import stall_findings, starved_findings
 from lumos.findings.launches import launch_findings, launches_seen
-from lumos.findings.loader import loader_findings, loads
+from lumos.findings.loader import loader_findings
 from lumos.findings.plan_choices import plan_findings
 from lumos.findings.ranks import MOST_TRIED, rank_findings
 from lumos.findings.script_fixes import with_changed_scripts
@@ -88,13 +88,12 @@ def diagnose_paths(
         raise LumosError(f"{paths[0]}: diagnose needs a measured job, and this one holds no times; record it with lumos collect")
     case = case_of(job, built, paths, origin or (lambda _: ""), force=force)
     check_sound(case.trust, "diagnose", force=force)
-    loading = loads(case)
     starved = [*starved_findings(case)]
-    unequal = [*starved, *rank_findings(case, loading, compared), *slow_step_findings(case, loading, worth_s(starved))]
+    unequal = [*starved, *rank_findings(case, compared), *slow_step_findings(case, sum(one.finding.worth_s for one in starved))]
     priced = [
         *unequal,
-        *stall_findings(case, worth_s(unequal)),
-        *loader_findings(case, loading),
+        *stall_findings(case, sum(one.finding.worth_s for one in unequal)),
+        *loader_findings(case),
         *communication_findings(case),
         *launch_findings(case),
         *blocking_findings(case),
@@ -139,7 +138,7 @@ def lacks(case: Case) -> Iterator[Diagnostic]:
     if len(case.times.counted) < 2:
         yield Diagnostic("few-steps", "one step counts: what happens only now and then cannot be seen; record four steps or more")
     if not any("Input Dims" in trace.args for trace in traces):
-        yield Diagnostic("no-shapes", "no shapes are recorded (record_shapes=True): uneven inputs and slowed kernels cannot be told")
+        yield Diagnostic("no-shapes", "no shapes are recorded (record_shapes=True): uneven inputs and stalls of operators cannot be told")
     if case.has_device and not any((trace.category == Category.SYNC).any() for trace in traces):
         yield Diagnostic("no-sync-rows", "no synchronisation rows (enable_cuda_sync_events): waits are inferred from the order of calls")
     if not any(trace.metadata.get("lumos_host") for trace in traces) and case.job.origin is None:

@@ -89,6 +89,8 @@ def stall_findings(case: Case, told_s: float) -> Iterator[Priced]:
     if price is None or price.worth_s < 2 * told_s:
         return
     excess = np.where(case.counted, case.graph.duration - durations_like(case.graph, case.job, Like.USUAL), 0)
+    if case.loads_mostly(excess):
+        return
     stalled = excess > 0
     where = case.at_longest(stalled, excess)
     number = int(stalled.sum())

@@ -89,10 +89,11 @@ def _on_host(case: Case) -> NDArray[np.bool_]:
 
 def _long_call(case: Case) -> Priced | None:
     """The finding that one piece of CPU work is most of what the devices wait for, where a single step counts: such as the first call of a
-    process, which sets the device up. Of several steps, one that holds such a piece takes much longer (`slow_steps`)."""
+    process, which sets the device up. Of several steps, one that holds such a piece takes much longer (`slow_steps`); and
+    that of a loader is the loader's."""
     if case.steps > 1:
         return None
-    host, graph = case.counted & _on_host(case), case.graph
+    host, graph = case.counted & _on_host(case) & ~case.loading, case.graph
     longest = np.zeros(len(graph), bool)
     for position in range(len(graph.ranks)):
         own = np.flatnonzero(host & (case.owners.rank == position))

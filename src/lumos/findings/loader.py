@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.parts import LOADING
-from lumos.changes.ranges import inside
 from lumos.findings.finding import FindingCode, ranks_words
 from lumos.graph.loaders import from_processes
 from lumos.units import duration
@@ -19,19 +18,12 @@ from lumos.units import duration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from lumos.findings.case import Case, Priced
 
 
-def loads(case: Case) -> NDArray[np.bool_]:
-    """The tasks of a job that load data, bool[n]."""
-    return inside(case.graph, case.job, LOADING.search) & ~case.owners.on_device
-
-
-def loader_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Priced]:
-    """The finding that the loop waits for data. loading: what `loads` gives."""
-    of_steps = loading & case.counted
+def loader_findings(case: Case) -> Iterator[Priced]:
+    """The finding that the loop waits for data."""
+    of_steps = case.loading & case.counted
     if not of_steps.any():
         return
     price = case.ask({"drop": _patterns(case)})

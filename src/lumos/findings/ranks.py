@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.steps import is_operation_level
-from lumos.analyze.ranks.equal_work import has_transfers
+from lumos.analyze.ranks.equal_work import Like, durations_like, has_transfers
 from lumos.analyze.ranks.straggler_causes import StragglerCause
 from lumos.analyze.ranks.stragglers import stragglers
 from lumos.analyze.task_class import working
@@ -25,11 +25,10 @@ from lumos.units import duration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from lumos.analyze.ranks.straggler_causes import StragglerFinding
     from lumos.analyze.ranks.stragglers import Stragglers
     from lumos.findings.case import Case, Priced, Worth
+    from lumos.trace.table import Int64
 
 #: Ranks are not compared where ranks × tasks exceed this, as every rank is simulated twice (5 ns a task).
 MOST_TRIED = 4_000_000_000
@@ -49,9 +48,9 @@ _FIXES = {
 }
 
 
-def rank_findings(case: Case, loading: NDArray[np.bool_], compared: Stragglers | None = None) -> Iterator[Priced]:
-    """What slow ranks cost. loading: the tasks that load data, bool[n]; a stall in one of them is the loader's, and no finding here.
-    compared: what `stragglers` gives for the job, where it is known already."""
+def rank_findings(case: Case, compared: Stragglers | None = None) -> Iterator[Priced]:
+    """What slow ranks cost, but for what loading data takes longer. compared: what `stragglers` gives for the job, where it is known
+    already."""
     if len(case.graph.ranks) < 2 or len(case.graph.ranks) * len(case.graph) > MOST_TRIED:
         return
     result = compared or stragglers(case.graph, case.job, force=True)
@@ -62,8 +61,10 @@ def rank_findings(case: Case, loading: NDArray[np.bool_], compared: Stragglers |
         if pattern in asked:
             continue
         price = asked[pattern] = case.ask({"scale": {pattern: "peers"}})
-        told += price.worth_s if price is not None else 0.0
-        if price is not None and (task is None or not loading[task]):
+        if price is None or (slow.cause is StragglerCause.EXTRA_WORK and 1e9 * price.worth_s > 2 * slow.excess_ns):
+            continue  # the second: what else the rank takes longer for
+        told += price.worth_s
+        if task is None or not case.loading[task] or not case.loads_mostly(_beyond_peers(case, task)):
             yield _of_rank(case, slow, price)
     yield from _stages(case)
     if len(case.graph.ranks) == 2 or has_transfers(case.graph):
@@ -71,6 +72,12 @@ def rank_findings(case: Case, loading: NDArray[np.bool_], compared: Stragglers |
     together = case.ask({"scale": {"*": "peers"}})
     if together is not None and 2 * told < together.worth_s:
         yield _together(case, result, together)
+
+
+def _beyond_peers(case: Case, task: int) -> Int64:
+    """What the tasks of the rank of a task take longer than those of its peers, int64[n] ns."""
+    own = case.counted & (case.owners.rank == case.owners.rank[task]) & (case.graph.kind != Kind.COLLECTIVE)
+    return np.where(own, case.graph.duration - durations_like(case.graph, case.job, Like.PEERS), 0)
 
 
 def _pattern(case: Case, slow: StragglerFinding) -> str:

@@ -22,8 +22,6 @@ from lumos.units import count, duration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from lumos.findings.case import Case, Priced
 
 #: In so many steps, work that grows from each to the next is a trend.
@@ -56,9 +54,9 @@ def _slowing(case: Case) -> Iterator[Priced]:
     )
 
 
-def slow_step_findings(case: Case, loading: NDArray[np.bool_], told_s: float = 0.0) -> Iterator[Priced]:
-    """The findings that the devices slow down, and that some steps are longer than the others. loading: the tasks that load data, bool[n];
-    what these take longer is the loader's. told_s: the worth of what is found already, of which the latter must not be another name."""
+def slow_step_findings(case: Case, told_s: float = 0.0) -> Iterator[Priced]:
+    """The findings that the devices slow down, and that some steps are longer than the others, but for what loading data takes longer.
+    told_s: the worth of what is found already, of which the latter must not be another name."""
     if len(case.owners.counted) < 3:
         return
     yield from _slowing(case)
@@ -67,10 +65,8 @@ def slow_step_findings(case: Case, loading: NDArray[np.bool_], told_s: float = 0
         return  # no step is so much longer than the shortest that the mean tells
     sides = ("*",) if is_operation_level(case.graph) or not case.has_device else ("cpu:*", "device:*")
     priced = [price for side in sides if (price := case.ask({"scale": {side: "steps"}})) is not None]
-    if not priced:
-        return
-    price = max(priced, key=lambda worth: worth.worth_s)
-    if price.worth_s < 2 * told_s:
+    price = max(priced, key=lambda worth: worth.worth_s, default=None)
+    if price is None or price.worth_s < 2 * told_s:
         return
     (side,) = price.words["scale"]
     graph, owners = case.graph, case.owners
@@ -85,7 +81,7 @@ def slow_step_findings(case: Case, loading: NDArray[np.bool_], told_s: float = 0
     total = np.bincount(graph.name[tasks], np.maximum(excess[tasks], 0), len(graph.names))
     own = tasks[graph.name[tasks] == int(total.argmax())]
     task = int(own[np.argmax(excess[own])])
-    if loading[task]:
+    if case.loading[task]:
         return
     step = case.times.job[worst]
     ranks = graph.ranks if at_rendezvous[task] else (graph.ranks[int(owners.rank[task])],)
