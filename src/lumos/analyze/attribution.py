@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos import _slices
 from lumos.graph.steps import is_step_mark
 from lumos.graph.table import Kind
 from lumos.trace.autograd import autograd_numbers
 from lumos.trace.once import once_a_trace
-from lumos.trace.table import ABSENT, Category, Int64, Job, Trace, unique
+from lumos.trace.table import ABSENT, Category, Int64, Job, Trace
 from lumos.vocabulary import MODULE_PREFIX
 
 if TYPE_CHECKING:
@@ -29,32 +30,15 @@ _BACKEND = re.compile(r"[a-z]\w*:\w")
 
 def innermost(trace: Trace, among: Int64, rows: Int64) -> Int64:
     """For each of `rows`, the innermost row of `among` on the same lane that contains its start; -1 if none."""
-    out = np.full(len(rows), -1, np.int64)
     among = among[trace.duration[among] > 0]
-    for lane in unique(trace.lane[rows]):
-        here = np.flatnonzero(trace.lane[rows] == lane)
-        spans = among[trace.lane[among] == lane]
-        out[here] = _innermost(trace, spans, trace.start[rows[here]])
-    return out
-
-
-def _innermost(trace: Trace, spans: Int64, time: Int64) -> Int64:
-    """For each time, the innermost of the rows `spans` that is then open, or -1. Rows nest, so it is the last that began among
-    those whose depth is the number of rows then open."""
-    start, end = trace.start[spans], trace.start[spans] + trace.duration[spans]
-    order = np.lexsort((-end, start))
-    spans, start, end = spans[order], start[order], end[order]
-    sorted_end = np.sort(end)
-    depth = np.arange(len(spans)) - np.searchsorted(sorted_end, start, side="right")
-    wanted = np.searchsorted(start, time, side="right") - np.searchsorted(sorted_end, time, side="right") - 1
-    out = np.full(len(time), -1, np.int64)
-    for level in unique(wanted[wanted >= 0]):
-        times, here = np.flatnonzero(wanted == level), np.flatnonzero(depth == level)
-        last = np.searchsorted(start[here], time[times], side="right") - 1
-        begun = last >= 0
-        inside = here[last[begun]]
-        out[times[begun]] = np.where(end[inside] > time[times[begun]], spans[inside], -1)
-    return out
+    both, around = np.concatenate((among, rows)), np.arange(len(among) + len(rows)) < len(among)
+    lane, start = trace.lane[both], trace.start[both]
+    end = start + np.where(around, trace.duration[both], 0)
+    order = np.lexsort((-end, start, lane))
+    caller, _ = _slices.callers(lane[order], start[order], end[order], around[order].astype(np.uint8), len(both))
+    out = np.empty(len(both), np.int64)
+    out[order] = np.append(both[order], -1)[caller]  # the last is what index -1 finds
+    return out[len(among) :]
 
 
 def operators(job: Job, owners: Members) -> Int64:

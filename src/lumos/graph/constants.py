@@ -17,8 +17,7 @@ gap in the recording may be shorter than. What it may be instead is stated with 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -49,36 +48,21 @@ CUDA_GAP, ROCM_GAP = (900, 1_400, 2_300), (0, 0, 900)
 LONGEST_LATENCY = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class Constants:
-    """The named constants of one rank, ns. gap_range: the least and the most that kernel_gap may be where it has no sample, else None."""
+class Constants(NamedTuple):
+    """The constants of one rank, ns. lag: int64[dependencies], the delay that each kind of `Dependency` adds. gap_range: the least and the
+    most that kernel_gap may be where it has no sample, else None."""
 
-    launch_latency: int = 0
-    kernel_gap: int = 0
-    dispatch: int = 0
-    stream_wait: int = 0
-    sync_return: int = 0
-    copy_return: int = 0
+    lag: Int64
     gap_range: tuple[int, int] | None = None
-
-    def lags(self) -> Int64:
-        """The delay that each kind of dependency adds, by `Dependency`."""
-        lag = np.zeros(len(Dependency), np.int64)
-        lag[Dependency.LAUNCH] = self.launch_latency
-        lag[Dependency.STREAM_ORDER] = self.kernel_gap
-        lag[Dependency.OCCUPANCY] = self.dispatch
-        lag[Dependency.STREAM_WAIT] = self.stream_wait
-        lag[Dependency.SYNC] = self.sync_return
-        lag[Dependency.COPY] = self.copy_return
-        return lag
 
 
 def rank_constants(
     trace: Trace, work: DeviceWork, waits: StreamWaits, syncs: Synchronisations, copies: BlockingCopies, dispatched: Dispatches
 ) -> Constants:
     """Estimate the constants of one rank. Work that also waits for another stream gives none but the delay of that."""
+    lag = np.zeros(len(Dependency), np.int64)
     if not len(work):
-        return Constants()
+        return Constants(lag)
     launched = work.call >= 0
     ordinary = launched.copy()
     ordinary[waits.work] = False
@@ -96,16 +80,13 @@ def rank_constants(
     call = work.call[copies.work]
     after_copy = trace.start[call] + trace.duration[call] - work.end[copies.work]
     gap = gap[gap < LONGEST_GAP]
-    least, usual, most = (_mean(gap),) * 3 if len(gap) else _usual_gap(trace, work, ordinary)
-    return Constants(
-        launch_latency=_median(latency[latency < LONGEST_LATENCY]),
-        kernel_gap=usual,
-        dispatch=dispatched.delay,
-        stream_wait=_wait_delay(work, waits, np.maximum(previous_end, call_end + LAUNCHED_EARLY)),
-        sync_return=_median(returned[(returned >= 0) & (returned < WAKE_UP)]),
-        copy_return=_median(after_copy[after_copy >= 0]),
-        gap_range=(least, most) if least < most else None,
-    )
+    least, lag[Dependency.STREAM_ORDER], most = (_mean(gap),) * 3 if len(gap) else _usual_gap(trace, work, ordinary)
+    lag[Dependency.LAUNCH] = _median(latency[latency < LONGEST_LATENCY])
+    lag[Dependency.OCCUPANCY] = dispatched.delay
+    lag[Dependency.STREAM_WAIT] = _wait_delay(work, waits, np.maximum(previous_end, call_end + LAUNCHED_EARLY))
+    lag[Dependency.SYNC] = _median(returned[(returned >= 0) & (returned < WAKE_UP)])
+    lag[Dependency.COPY] = _median(after_copy[after_copy >= 0])
+    return Constants(lag, (least, most) if least < most else None)
 
 
 def _usual_gap(trace: Trace, work: DeviceWork, ordinary: NDArray[np.bool_]) -> tuple[int, int, int]:

@@ -44,8 +44,7 @@ class DeviceWork:
 
     def bounds(self) -> Int64:
         """First index of every stream's work, and the total: int64[streams + 1]."""
-        bounds: Int64 = np.searchsorted(self.stream, np.arange(len(self.streams) + 1)).astype(np.int64)
-        return bounds
+        return np.asarray(np.searchsorted(self.stream, np.arange(len(self.streams) + 1)), np.int64)
 
     def previous_end(self) -> Int64:
         """End of the work before each on its stream, int64[n] ns; the smallest int64 for the first of a stream."""

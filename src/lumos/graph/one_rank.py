@@ -81,7 +81,7 @@ def rank_graph(trace: Trace) -> Graph:
     trace, device = polled.trace, _device(polled)
     work, syncs = device.work, device.syncs
     delays = rank_constants(trace, work, device.waits, syncs, device.copies, device.dispatched)
-    host = _host(trace, device, delays.launch_latency)
+    host = _host(trace, device, int(delays.lag[Dependency.LAUNCH]))
     tasks, lanes = host.tasks, host.slices.lanes()
     once, once_said = one_off(trace, host.planned, tasks, work)
     before = _edges(trace, host, device).predecessors(len(tasks) + len(work))
@@ -100,7 +100,7 @@ def rank_graph(trace: Trace) -> Graph:
         pred_offset=before.offset,
         pred=before.task,
         pred_kind=before.kind,
-        lag=delays.lags()[None, :],
+        lag=delays.lag[None, :],
         gap_range=None if delays.gap_range is None else np.array([delays.gap_range], np.int64),
         release_task=release_task,
         release_time=release_time,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lumos.graph.lists import Lists, grouped, numbered, ordinals
+from lumos.graph.lists import numbered, ordinals
 from lumos.graph.steps import is_step_mark
 from lumos.trace.table import ABSENT, Int32, Int64, Trace, unique
 
@@ -49,14 +49,6 @@ class Places:
     start: Int64
     step: Int64
     place: Int64
-
-    def begun_before(self, time: Int64) -> Int64:
-        """Index of the last row that began at or before each time, -1 without one."""
-        return np.asarray(np.searchsorted(self.start, time, "right") - 1)
-
-    def repetitions(self) -> Lists:
-        """The indices of the rows of every place, ascending."""
-        return grouped(self.place, int(self.place.max(initial=-1)) + 1)
 
 
 def places_in_code(trace: Trace, rows: Int64) -> Places:

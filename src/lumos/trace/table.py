@@ -172,8 +172,7 @@ class Trace(Described):
             return _equal_to_any(self.name, names)
         wanted = np.zeros(len(self.strings), bool)
         wanted[names] = True
-        mask: NDArray[np.bool_] = wanted[self.name]
-        return mask
+        return np.asarray(wanted[self.name])
 
     def is_any(self, *categories: Category) -> NDArray[np.bool_]:
         """Rows of any of the categories, as a mask."""

@@ -84,24 +84,24 @@ def beside_the_loop(graph: Graph, steps: Sequence[Step], step: Int32, launch: In
     for, because no thread waits for one (`graph.hand_offs.timers`); other steps may wait for a thread that is beside the loop. steps: the
     marked steps. step: int32[n], index into them of every task.
     """
-    marked = {(step.rank, step.lane) for step in steps if step.lane >= 0}
-    ranks = {rank for rank, _ in marked}
     linked = np.zeros(len(graph.processors), bool)
     handed = np.flatnonzero(graph.pred_kind == Dependency.HAND_OFF)
     before, after = graph.pred[handed], list_of(graph.pred_offset)[handed]
     linked[graph.processor[before[step[before] == step[after]]]] = True
     linked[graph.processor[launch[launch >= 0]]] = True
     linked[graph.processor[graph.kind == Kind.COLLECTIVE]] = True
-    beside = np.array(
-        [
-            not p.is_stream and (p.timer or (p.rank in ranks and (p.rank, p.lane) not in marked and (_is_service(p.name) or not linked[i])))
-            for i, p in enumerate(graph.processors)
-        ],
-        bool,
-    )
+    service = np.array([_is_service(p.name) for p in graph.processors], bool)
+    beside = np.array([not p.is_stream and p.timer for p in graph.processors], bool) | (without_mark(graph, steps) & (service | ~linked))
     out: NDArray[np.bool_] = beside[graph.processor]
     out |= (launch >= 0) & out[launch]
     return out
+
+
+def without_mark(graph: Graph, steps: Sequence[Step]) -> NDArray[np.bool_]:
+    """The threads that bear none of the marks of `steps`, of ranks on which one does, bool[processors]."""
+    marked = {(step.rank, step.lane) for step in steps if step.lane >= 0}
+    ranks = {rank for rank, _ in marked}
+    return np.array([not p.is_stream and p.rank in ranks and (p.rank, p.lane) not in marked for p in graph.processors], bool)
 
 
 def launches(graph: Graph) -> Int32:
@@ -140,13 +140,10 @@ def span_ends(steps: Sequence[Step]) -> Int64:
 
 def _by_hand_off(graph: Graph, span: Int32) -> None:
     """Give the runs of work of threads that are not marked the span of the task that handed them over; in place."""
-    marked = {(step.rank, step.lane) for step in graph.steps if step.lane >= 0}
-    ranks = {rank for rank, _ in marked}
-    other = np.array([not p.is_stream and p.rank in ranks and (p.rank, p.lane) not in marked for p in graph.processors], bool)
     edges = np.flatnonzero(graph.pred_kind == Dependency.HAND_OFF)
     source = np.full(len(graph), -1, np.int32)
     source[list_of(graph.pred_offset)[edges]] = graph.pred[edges]
-    tasks = np.flatnonzero(other[graph.processor])
+    tasks = np.flatnonzero(without_mark(graph, graph.steps)[graph.processor])
     if not len(tasks):
         return
     tasks = tasks[np.argsort(graph.processor[tasks], kind="stable")]

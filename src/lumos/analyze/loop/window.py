@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.loop.spans import hands_on
+from lumos.analyze.loop.spans import hands_on, without_mark
 from lumos.graph.lists import list_of
 from lumos.graph.table import ONCE, Kind
 
@@ -81,10 +81,7 @@ def _come_round(kinds: Sequence[int], cycle: int) -> bool:
 
 def work_ahead(graph: Graph, steps: Sequence[Int64]) -> Int64:
     """How many operators each unmarked thread that hands work on runs in each step, int64[steps, threads]. steps: the tasks of each."""
-    marked = {(step.rank, step.lane) for step in graph.steps if step.lane >= 0}
-    ranks = {rank for rank, _ in marked}
-    places = [(i, graph.processors[i]) for i in np.flatnonzero(hands_on(graph)).tolist()]
-    threads = [i for i, p in places if not p.is_stream and p.rank in ranks and (p.rank, p.lane) not in marked]
+    threads = np.flatnonzero(hands_on(graph) & without_mark(graph, graph.steps))
     of_steps = [graph.processor[tasks[graph.kind[tasks] == Kind.OPERATOR]] for tasks in steps]
     return np.array([np.bincount(of_step, minlength=len(graph.processors))[threads] for of_step in of_steps], np.int64)
 

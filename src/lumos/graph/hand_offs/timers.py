@@ -15,6 +15,7 @@ import numpy as np
 
 from lumos.graph.hand_offs.threads import is_backward_node
 from lumos.graph.joined.collectives import is_cpu_collective, is_issuing
+from lumos.graph.lists import numbered
 from lumos.graph.places import places_in_code
 from lumos.graph.steps import is_step_mark
 from lumos.trace.table import Category, Int32, Int64, Trace, unique
@@ -48,9 +49,11 @@ def timers(trace: Trace, slices: HostSlices, anchors: Int32, shortest: int) -> N
         looped = trace.lane[marks[0]]
         loop = places_in_code(trace, np.flatnonzero((trace.lane == looped) & (trace.category == Category.OPERATOR)))
         for lane in judged:
-            at = loop.begun_before(_runs(slices, lane, shortest))
+            at = np.searchsorted(loop.start, _runs(slices, lane, shortest), "right") - 1
             at = at[at >= 0]
-            out[lane] = len(at) >= LEAST_RUNS and _recurring([(int(loop.place[i]), int(loop.step[i])) for i in at.tolist()]) < len(at) / 2
+            place, (_, first) = loop.place[at], np.unique(numbered(loop.place[at], loop.step[at]), return_index=True)
+            recurring = int((np.bincount(place[first]) > 1)[place].sum())  # begun at in several steps
+            out[lane] = len(at) >= LEAST_RUNS and recurring < len(at) / 2
     return out
 
 
@@ -60,11 +63,3 @@ def _runs(slices: HostSlices, lane: int, shortest: int) -> Int64:
     pause = (slices.row[own] < 0) & (slices.end[own] - slices.start[own] >= shortest)
     begins = ~pause & np.append(True, pause[:-1])
     return np.asarray(slices.start[own[begins]])
-
-
-def _recurring(begun: list[tuple[int, int]]) -> int:
-    """How many of the places in steps are also begun at in another step."""
-    steps: dict[int, set[int]] = {}
-    for position, step in begun:
-        steps.setdefault(position, set()).add(step)
-    return sum(len(steps[position]) > 1 for position, _ in begun)

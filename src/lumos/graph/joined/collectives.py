@@ -46,8 +46,7 @@ def is_communication(trace: Trace) -> NDArray[np.bool_]:
     facts = trace.args.get("Collective name")
     if facts is not None:
         mask[facts.rows] = True
-    result: NDArray[np.bool_] = mask & kernel
-    return result
+    return np.asarray(mask & kernel)
 
 
 #: Ranges in which a CPU thread carries out a collective (gloo, MPI, UCC); in those of NCCL the thread only launches it.
@@ -56,8 +55,7 @@ _ON_CPU = re.compile(r"(gloo|mpi|ucc):")
 
 def is_cpu_collective(trace: Trace) -> NDArray[np.bool_]:
     """Annotations in which a CPU thread moves the bytes of a collective. Unlike all other annotations, they are work."""
-    mask: NDArray[np.bool_] = trace.named(_ON_CPU.match) & (trace.category == Category.ANNOTATION)
-    return mask
+    return np.asarray(trace.named(_ON_CPU.match) & (trace.category == Category.ANNOTATION))
 
 
 #: Their names.
@@ -66,8 +64,7 @@ _ISSUING = re.compile(r"c10d::")
 
 def is_issuing(trace: Trace) -> NDArray[np.bool_]:
     """Operators that issue collectives."""
-    mask: NDArray[np.bool_] = trace.named(_ISSUING.match) & (trace.category == Category.OPERATOR)
-    return mask
+    return np.asarray(trace.named(_ISSUING.match) & (trace.category == Category.OPERATOR))
 
 
 def issuers(trace: Trace, rows: Int32) -> Int32:
