@@ -23,6 +23,7 @@ def test_the_gravest_finding_decides_and_comes_first():
     assert result.grade is Grade.UNSOUND
     assert [reason.code for reason in result.reasons] == ["b", "c", "a"]  # of equal ones, that first which leaves most unknown
     assert result.why == "message of b"
+    assert (result.timed(), grade((found("durations-modelled", Grade.LIMITED),)).timed()) == ("measured", "modelled")
     assert result.unknown == pytest.approx(0.3)
 
 

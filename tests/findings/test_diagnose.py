@@ -212,7 +212,7 @@ def test_operators_that_stall_now_and_then(job):
 def test_the_worth_of_host_time_that_was_emulated_reaches_as_far_as_hosts_differ(job, gpu):
     """The CPU sets the step of 1000 µs. A tenth of its work is worth 100, on hosts that take 0.42 to 4.3 times as long 42 to 430."""
     file = job(gpu(time=1)) / "rank0.json"
-    for told, low, high in (({}, 900, 900), ({"lumos": {"origin": "emulated", "grade": "limited"}}, 570, 958)):
+    for told, low, high in (({}, 900, 900), ({"lumos": {"origin": "emulated, then changed", "grade": "limited"}}, 570, 958)):
         file.write_text(json.dumps(json.loads(file.read_text()) | told))
         after = lumos.whatif(file, scale={"cpu:*": 0.9}).outcome
         found = after.step_time_s, after.step_time_low_s, after.step_time_high_s

@@ -70,7 +70,7 @@ def test_one_recording_under_two_ranks(draw, tmp_path):
     assert "ranks 1 and 2" in found.message
 
 
-@pytest.mark.parametrize("header", [{"lumos": {"origin": "predicted", "grade": "unsound"}}, {"lumos": [1]}, {}])
+@pytest.mark.parametrize("header", [{"lumos": {"origin": "predicted", "grade": "unsound", "within": [2, "1"]}}, {"lumos": [1]}, {}])
 def test_ranks_of_regular_times_may_be_identical(draw, tmp_path, header):
     for number in range(3):
         drawing = irregular(rank(draw, 1)) if header else rank(draw, 1)

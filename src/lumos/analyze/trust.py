@@ -17,6 +17,7 @@ from lumos.analyze.loop.steps import members, step_times
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, LumosError
 from lumos.graph.evidence import NEVER_MEASURED
+from lumos.graph.joined.one_job import MODELLED
 from lumos.graph.table import Evidence
 from lumos.simulation import measured, simulate
 from lumos.vocabulary import Grade
@@ -42,6 +43,10 @@ class Trust(NamedTuple):
     def why(self) -> str:
         """The gravest reason in words; empty where the grade is sound."""
         return self.reasons[0].message if self.reasons and self.grade is not Grade.SOUND else ""
+
+    def timed(self, run: str = "measured") -> str:
+        """What a run of the job is called: one that is given as measured was "modelled" where no device ran it."""
+        return "modelled" if run == "measured" and any(reason.code == MODELLED for reason in self.reasons) else run
 
 
 #: The trust in a job of which nothing speaks against it.

@@ -29,6 +29,7 @@ from lumos.intervals import either, union, within
 from lumos.prediction.ranks import whole
 from lumos.result import Shown, plain
 from lumos.simulation import Timeline, simulate
+from lumos.trace.table import CHANGED, Origin
 from lumos.units import duration
 from lumos.vocabulary import Basis, Grade
 
@@ -112,7 +113,7 @@ class Answer(Shown):
     """The changed job and its base. moved: the largest contributions to the difference, then the rest as one. trust: how far the answer can
     be trusted. job: the changed job as simulated, a loop of measured work or a prediction with measured prices. recorded: the traces whose
     rows the graph's `event` names, with the shapes that they have after the change; None where these are not known. altered: whether any
-    work of the job changed."""
+    work of the job changed. base_origin: what made the base, where no device ran it."""
 
     outcome: Outcome
     base: Outcome
@@ -125,6 +126,14 @@ class Answer(Shown):
     job: Steady | Prediction | None = field(default=None, compare=False)
     recorded: Job | None = field(default=None, compare=False)
     altered: bool = field(default=True, compare=False)
+    base_origin: Origin | None = field(default=None, compare=False)
+
+    @property
+    def origin(self) -> Origin:
+        """What files of the changed job say of it: what made it, its grade and its interval."""
+        made, step = (self.base_origin.what if self.base_origin else ""), self.outcome.step_time_s or 1.0
+        what = made if made.endswith(CHANGED) else f"{made}, then {CHANGED}" if made else CHANGED
+        return Origin(what, self.trust.grade, (self.outcome.step_time_low_s / step, self.outcome.step_time_high_s / step))
 
     @cached_property
     def timeline(self) -> Timeline:

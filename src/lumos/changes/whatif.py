@@ -105,11 +105,11 @@ def answer_changes(
     answered = replace(answered, diagnostics=notes, recorded=_with_shapes(answered, job, changes))
     answered, hidden = _behind_waits(job, graph, changes, answered)
     answered, unseen = _by_batches(job, answered)
-    if job.origin is not None and job.origin.what == EMULATED.what and answered.altered and isinstance(answered.job, Steady):
+    if job.origin is not None and job.origin.what.startswith(EMULATED.what) and answered.altered and isinstance(answered.job, Steady):
         answered = trusted.reaching(answered, *on_other_hosts(base_of(graph, changes.repeat).figures.loop, answered.job))
     asked_again = _probed(job, graph, changes, answered) if probed else (_NOT_PROBED,)
     grounds = with_evidence(together(grounds, answered.trust), (*unseen, *hidden, *asked_again))
-    answered = trusted.widened(answered, grounds)
+    answered = trusted.no_better_than(trusted.widened(answered, grounds), job.origin)
     check_sound(answered.trust, "whatif", force=force)
     return answered
 

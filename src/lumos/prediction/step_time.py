@@ -44,6 +44,11 @@ class PredictedStep(NamedTuple):
     low_s: float
     high_s: float
 
+    @property
+    def within(self) -> tuple[float, float]:
+        """The ends of the interval, as multiples of the step."""
+        return self.low_s / self.time_s, self.high_s / self.time_s
+
 
 def layout_of(job: PlannedJob) -> Layout:
     return arrange(job.model, job.plan, job.framework, job.cluster.node.devices)

@@ -11,6 +11,7 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from math import isfinite
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -216,17 +217,19 @@ class ProcessGroup:
     description: str = ""
 
 
-#: What made the files of a prediction.
-PREDICTED = "predicted"
+#: What made the files of a prediction, and of a what-if.
+PREDICTED, CHANGED = "predicted", "changed"
 
 
 class Origin(NamedTuple):
-    """What made a job that no device ran ("emulated", "predicted", "changed", …), and the grade that its times had then. sizes: of a
-    rank's part of the model, where what made the job knows them. job: what was predicted (`plan.job.facts_of`), as JSON has it, unchecked.
+    """What made a job that no device ran ("emulated", "predicted", "changed", "emulated, then changed", …), and the grade that its times
+    had then. within: the ends of the interval of its step then, as multiples of the step. sizes: of a rank's part of the model, where what
+    made the job knows them. job: what was predicted (`plan.job.facts_of`), as JSON has it, unchecked.
     A file has it under the key `lumos`, as `said`."""
 
     what: str
     grade: Grade = Grade.LIMITED
+    within: tuple[float, float] = (1.0, 1.0)
     sizes: Mapping[str, int] = MappingProxyType({})
     job: Mapping[str, object] = MappingProxyType({})
 
@@ -234,7 +237,8 @@ class Origin(NamedTuple):
     def said(self) -> dict[str, object]:
         """The origin as files have it."""
         known = {key: dict(facts) for key, facts in (("sizes", self.sizes), ("job", self.job)) if facts}
-        return {"origin": self.what, "grade": self.grade.value, **known}
+        ends = {} if self.within == (1.0, 1.0) else {"within": list(self.within)}
+        return {"origin": self.what, "grade": self.grade.value, **ends, **known}
 
 
 def origin_of(trace: Trace) -> Origin | None:
@@ -247,10 +251,14 @@ def origin_of(trace: Trace) -> Origin | None:
         said = json.loads(said) if isinstance(said, str) else said
     facts = said if isinstance(said, dict) else {}
     grade = next((grade for grade in Grade if grade.value == facts.get("grade")), Grade.LIMITED)
+    ends = facts.get("within")
+    within = (1.0, 1.0)
+    if isinstance(ends, list) and len(ends) == 2 and all(type(end) in (int, float) and isfinite(end) for end in ends):
+        within = max(min(ends[0], 1.0), 0.0), max(ends[1], 1.0)
     sizes = facts.get("sizes")
     known = {key: x for key, x in sizes.items() if type(x) is int and x > 0} if isinstance(sizes, dict) else {}
     job = facts.get("job")
-    return Origin(str(facts.get("origin", "modelled")), grade, known, job if isinstance(job, dict) else {})
+    return Origin(str(facts.get("origin", "modelled")), grade, within, known, job if isinstance(job, dict) else {})
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.changes.layout.placed import Placed
+    from lumos.trace.table import Origin
 
 #: Confidence from which a reading of layers or of a plan is taken as certain: layers of one model differ in a few operators.
 _SURE = 0.95
@@ -83,6 +84,14 @@ def reaching(answered: Answer, *steps_s: float) -> Answer:
     """The answer with an interval that holds these steps too, seconds."""
     ends = answered.outcome.step_time_low_s, answered.outcome.step_time_high_s, *steps_s
     return replace(answered, outcome=replace(answered.outcome, step_time_low_s=min(ends), step_time_high_s=max(ends)))
+
+
+def no_better_than(answered: Answer, origin: Origin | None) -> Answer:
+    """The answer, known no better than the job of `origin` was when its files were written."""
+    if origin is None:
+        return answered
+    step = answered.outcome.step_time_s
+    return reaching(replace(answered, base_origin=origin), *(end * step for end in origin.within))
 
 
 def read_otherwise(answered: Answer, code: str, message: str, *steps_s: float) -> tuple[Answer, tuple[Evidence, ...]]:

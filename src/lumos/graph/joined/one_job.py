@@ -29,6 +29,9 @@ ALIKE = 0.5
 #: The origin of a job whose script ran without its devices.
 EMULATED = Origin("emulated")
 
+#: The code of evidence that no device ran a job.
+MODELLED = "durations-modelled"
+
 #: The code of evidence that recordings of some ranks were not given.
 RANKS_ABSENT = "ranks-absent"
 
@@ -88,7 +91,7 @@ def modelled_origin(origin: Origin | None) -> tuple[Evidence, ...]:
     if origin is None:
         return ()
     message = f"no device ran this job, which was {origin.what}: its durations are modelled, and their errors are those of the cost models"
-    return (Evidence("durations-modelled", message, Grade.UNSOUND if origin.grade is Grade.UNSOUND else Grade.LIMITED),)
+    return (Evidence(MODELLED, message, Grade.UNSOUND if origin.grade is Grade.UNSOUND else Grade.LIMITED),)
 
 
 def _identical(traces: Sequence[Trace]) -> Iterator[Evidence]:

@@ -59,17 +59,18 @@ def export(
     if kineto is not None and isinstance(job, Prediction):
         write_kineto(os.fspath(kineto), job)
     elif kineto is not None and isinstance(job, Answer):
-        write_changed(os.fspath(kineto), job.timeline, job.recorded, job.trust.grade)
+        write_changed(os.fspath(kineto), job.timeline, job.recorded, job.origin)
 
 
 def _write_chakra(job: Answer | Prediction, folder: Path) -> None:
     """Write a job as a Chakra set, with what its kernels compute and move as far as that is known."""
     if isinstance(job, Prediction):
         world = whole(job)
-        export_graph(world.graph, folder, amounts=predicted_work(job.works).taken(world.folded), origin=Origin(PREDICTED))
+        origin = Origin(PREDICTED, within=job.time.within)
+        export_graph(world.graph, folder, amounts=predicted_work(job.works).taken(world.folded), origin=origin)
     else:
         amounts = None if job.recorded is None else recorded_work(job.graph, job.recorded)
-        export_graph(job.graph, folder, amounts=amounts, origin=Origin("changed", job.trust.grade))
+        export_graph(job.graph, folder, amounts=amounts, origin=job.origin)
 
 
 def _job(result: Result) -> Answer | Prediction:

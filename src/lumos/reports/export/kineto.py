@@ -62,7 +62,8 @@ def _header(prediction: Prediction, run: WrittenRun, rank: int) -> bytes:
     }
     a = job.cluster.accelerator
     device = WrittenDevice(rank % job.cluster.node.devices, a.name, int(a.memory_bytes or 0), a.cores or 0)
-    return header(Origin(PREDICTED, sizes=sizes, job=facts_of(job)), rank, plan.devices, run.groups(rank), device)
+    origin = Origin(PREDICTED, within=prediction.time.within, sizes=sizes, job=facts_of(job))
+    return header(origin, rank, plan.devices, run.groups(rank), device)
 
 
 class _PredictedRows(RankRows):

@@ -20,8 +20,7 @@ from lumos.graph.table import Dependency, Kind
 from lumos.reports.export.kineto_sheet import NO_ID, RankRows, WrittenRun, write_ranks
 from lumos.trace.kineto_rows import ORIGIN, THREAD, complete, header, stream_sync
 from lumos.trace.nesting import parents
-from lumos.trace.table import ABSENT, Category, Origin
-from lumos.vocabulary import Grade
+from lumos.trace.table import ABSENT, CHANGED, Category, Origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -35,7 +34,7 @@ _ON_CPU = ("gloo:", "mpi:", "ucc:")
 _GRAPH_LAUNCH = "GraphLaunch"
 
 
-def write_changed(folder: str, timeline: Timeline, recorded: Job | None = None, grade: Grade = Grade.LIMITED) -> list[str]:
+def write_changed(folder: str, timeline: Timeline, recorded: Job | None = None, origin: Origin = Origin(CHANGED)) -> list[str]:
     """Write one file per rank of a changed job, as it ran in `timeline`, to a folder, which is created if it is absent; returns the paths.
 
     recorded: the traces whose rows the graph's `event` names, where the work still has their shapes: then operators are nested as there.
@@ -54,7 +53,7 @@ def write_changed(folder: str, timeline: Timeline, recorded: Job | None = None, 
     def content(rank: int) -> tuple[bytes, Iterator[str]]:
         position = graph.ranks.index(rank)
         nesting = Nesting(traces[position]) if position < len(traces) else None
-        begin = header(Origin("changed", grade), rank, max(graph.ranks) + 1, run.groups(rank), None)
+        begin = header(origin, rank, max(graph.ranks) + 1, run.groups(rank), None)
         return begin, _ChangedRows(run, rank, nesting).rows()
 
     return write_ranks(folder, graph.ranks, content)

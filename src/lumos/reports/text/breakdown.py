@@ -121,7 +121,7 @@ def breakdown_headline(shown: Breakdown) -> str:
     largest = max(PARTS, key=lambda key: shown.parts[key])
     share = f"; {percent(shown.parts[largest] / shown.step_time_ns, decimals=0)} is {PARTS[largest]}" if shown.step_time_ns else ""
     step = step_words(shown.step_time_ns, shown.latency_ns, shown.basis)
-    return f"{who(shown.steps)}, {step} as {shown.of}{share}"
+    return f"{who(shown.steps)}, {step} as {shown.trust.timed(shown.of)}{share}"
 
 
 def _print_rows(console: Console, rows: Sequence[TableRow], by: str) -> None:

@@ -109,7 +109,7 @@ def path_headline(shown: ShownPaths) -> str:
     """How long the job takes for a step, and what bounds its steps, or the one step that was asked for, in a sentence."""
     ranks, headline, counted, first = shown.graph.ranks, shown.headline, shown.counted, shown.paths[0]
     who = f"rank {ranks[0]}" if len(ranks) == 1 else count(len(ranks), "rank")
-    step = f"{a_step(headline)} as {shown.run}"
+    step = f"{a_step(headline)} as {shown.trust.timed(shown.run)}"
     bound, total = "", sum(path.duration_ns for path in counted)
     if total:
         times = {group: sum(path.by_group.get(group, 0) for path in counted) for group in PATH_GROUPS}

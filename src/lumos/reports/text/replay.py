@@ -123,7 +123,7 @@ def _print_parts(console: Console, result: ReplayResult) -> None:
     total = sum(s.measured_ns for s in result.counted) / number or 1
     columns: Mapping[str, ShownField] = {
         "": lambda key: PARTS_OF_STEP[key],
-        "measured": lambda key: duration(mean("measured", key)),
+        result.trust.timed(): lambda key: duration(mean("measured", key)),
         "share": lambda key: percent(mean("measured", key) / total, decimals=1),
         "replayed": lambda key: duration(mean("replayed", key)),
     }

@@ -49,8 +49,8 @@ def print_stragglers(console: Console, result: Stragglers) -> None:
     ideal = "equal work took equal time" + (" (mean over all ranks)" if result.ideal == "pooled-mean" else "")
     paragraph(
         console,
-        f"means over {count(result.steps, 'step')}: {duration(result.measured_step_ns)} measured, {duration(result.replayed_step_ns)} "
-        f"replayed, {duration(result.ideal_step_ns)} if {ideal}",
+        f"means over {count(result.steps, 'step')}: {duration(result.measured_step_ns)} {result.trust.timed()}, "
+        f"{duration(result.replayed_step_ns)} replayed, {duration(result.ideal_step_ns)} if {ideal}",
     )
     if result.slowdown_without_launch_delay is not None:
         paragraph(console, f"without launch delays {result.slowdown_without_launch_delay:.3f} times the ideal")

@@ -36,7 +36,7 @@ def print_answer(console: Console, answer: Answer) -> None:
     rows = [_row("step", base.step_time_s, changed.step_time_s), *parts, *_beside(answer)]
     interval = f"80 % interval {seconds(changed.step_time_low_s)} to {seconds(changed.step_time_high_s)}"
     kept = (
-        f"of the changed step's critical path, {percent(share.measured, decimals=0)} keeps measured times,"
+        f"of the changed step's critical path, {percent(share.measured, decimals=0)} keeps {answer.trust.timed()} times,"
         f" {percent(share.scaled, decimals=0)} scales them, {percent(share.modelled, decimals=0)} is modelled"
     )
     table(console, _COLUMNS, rows, interval, kept, title="Step")
@@ -52,7 +52,7 @@ def whatif_headline(answer: Answer) -> str:
     """The answer in one sentence."""
     base, changed = answer.base.step_time_s, answer.outcome.step_time_s
     change = percent((changed - base) / base, signed=True) if base else "–"
-    measured = f"; {seconds(answer.measured_step_s)} measured" if answer.measured_step_s is not None else ""
+    measured = f"; {seconds(answer.measured_step_s)} {answer.trust.timed()}" if answer.measured_step_s is not None else ""
     return f"{seconds(changed)} a step instead of {seconds(base)} ({answer.base.basis}{measured}), {change}"
 
 
