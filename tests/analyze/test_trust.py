@@ -84,6 +84,12 @@ def test_a_replay_that_is_off(job, shifted):
     assert "110.0 µs instead of 100.0 µs (+10.0%)" in reason.message
 
 
+def test_rows_that_break_a_rule_make_a_recording_wrong_where_they_are_more_than_its_steps_differ_by(job):
+    for share, said in ((0.001, Grade.SOUND), (0.03, Grade.UNSOUND)):
+        found = trust(replace(job(EVEN), evidence=(Evidence("kernels-lost", "", Grade.UNSOUND, share),)))
+        assert (found.grade, found.reasons[0].code, found.unknown) == (said, "kernels-lost", share)
+
+
 def test_waiting_that_was_kept_as_cpu_work(job):
     graph = job(EVEN)
     launches = np.flatnonzero(~graph.on_device).astype(np.int32)
@@ -93,7 +99,7 @@ def test_waiting_that_was_kept_as_cpu_work(job):
     assert result.unknown == pytest.approx(0.03)
     none = replace(graph, unclaimed_wait_task=launches, unclaimed_wait_time=np.full(60, 500))
     assert trust(none).grade is Grade.SOUND  # 0.5 of every 100 µs moves no answer beyond its interval
-    most = replace(graph, unclaimed_wait_task=launches, unclaimed_wait_time=np.full(60, 8_000))
+    most = replace(graph, unclaimed_wait_task=launches, unclaimed_wait_time=np.full(60, 60_000))
     assert [reason.code for reason in trust(most).reasons] == ["no-step-scored", "kept-wait"]
     assert trust(most).grade is Grade.UNSOUND
 

@@ -147,7 +147,7 @@ def test_a_stream_that_runs_two_kernels_at_once(draw, trace):
     for row in rows(drawing, "kernel"):
         row["dur"] = 150  # for 50 of every 100 µs
     (found,) = build(Job((trace(drawing),))).evidence
-    assert (found.code, found.grade) == ("stream-overlap", Grade.LIMITED)
+    assert (found.code, found.grade) == ("stream-overlap", Grade.SOUND)
     # Two run at once from 130 to 180, …, from 1930 to 1980: 19 x 50 of 20 x 150 µs.
     assert found.share == pytest.approx(950 / 3000)
 

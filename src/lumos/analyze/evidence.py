@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.loop.steps import step_times
-from lumos.analyze.waiting.unexplained import MOST_KEPT_WAIT, UnexplainedTime, unexplained_times
+from lumos.analyze.waiting.unexplained import UnexplainedTime, unexplained_times
 from lumos.graph.evidence import NEGLIGIBLE
 from lumos.graph.joined.one_job import RANKS_ABSENT
 from lumos.graph.table import Evidence
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Ranks of which a larger share of the collectives meets no peer are not those of one job.
 MOST_ALONE = 0.5
+#: A replay that keeps a larger share of every step as waiting without a reason says nothing about a change.
+MOST_UNEXPLAINED = 0.5
 #: A replay whose step is off by more does not behave as the job does.
 MOST_ERROR = 0.05
 
@@ -68,8 +70,8 @@ def _off(times: StepTimes, replayed: StepTimes) -> Iterator[Evidence]:
 
 
 def _unscored(figures: Sequence[UnexplainedTime]) -> Iterator[Evidence]:
-    """No step is explained well enough to judge the replay by."""
-    if all(figure.kept_wait > MOST_KEPT_WAIT for figure in figures):
+    """More of every step is waiting that no rule explains than is explained."""
+    if all(figure.kept_wait > MOST_UNEXPLAINED for figure in figures):
         message = f"too little of any step is explained; of the first, {figures[0].kept_wait:.1%} is waiting that no rule explains"
         yield Evidence("no-step-scored", message, Grade.UNSOUND)
 

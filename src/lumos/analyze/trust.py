@@ -4,7 +4,7 @@ The evidence comes from where it is found: `graph.evidence` and `graph.joined.on
 the replay. Here it is only graded. An answer is *sound* where nothing was found that could move it beyond its interval, *limited* where
 something that it depends on is unknown, and *unsound* where the recording or its replay is wrong. An unknown share of a step widens the
 interval of a what-if, which then holds it; the answer is limited where all such shares together are more than the recording leaves
-unknown anyway, by how much its steps differ (`analyze.loop.noise.resolution`).
+unknown anyway, by how much its steps differ (`analyze.loop.noise.resolution`). Rows that break a rule are wrong where they are more.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def trust(graph: Graph, timeline: Timeline | None = None, owners: Members | None
         return grade((*graph.evidence, Evidence("no-schedule", f"the dependencies contradict each other: {summary}", Grade.UNSOUND)))
     truth = measured(graph)
     times = step_times(truth, members(graph) if owners is None else owners)
-    return with_unknown(grade((*graph.evidence, *replay_evidence(times, truth, replayed))), resolution(times))
+    known, evidence = resolution(times), (*graph.evidence, *replay_evidence(times, truth, replayed))
+    few = [e._replace(grade=Grade.SOUND) if e.grade is Grade.UNSOUND and 0 < e.share <= known else e for e in evidence]
+    return with_unknown(grade(few), known)
 
 
 def without_graph(error: LumosError) -> Trust:

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from lumos.graph.waits.streams import StreamWaits
     from lumos.graph.waits.unsaid import Polls
 
-#: A recording of which a larger share of the rows breaks a rule is not what the device and the threads did.
-MOST_BROKEN = 0.01
+#: The counter of rows jumps now and then. It does not at a larger share of the rows.
+_MOST_JUMPS = 0.01
 
 #: An unknown share of a step no larger than this is none: successive periods of a loop that differ by less are the same.
 NEGLIGIBLE = 0.001
@@ -109,9 +109,9 @@ def inferred_waits(trace: Trace, work: DeviceWork, waits: StreamWaits, depth: in
 
 
 def _broken(code: str, message: str, broken: int, total: int) -> Iterator[Evidence]:
-    """The finding that `broken` of `total` rows break a rule; none where they are few."""
-    if broken > MOST_BROKEN * total:
-        yield Evidence(code, f"{message} ({broken / total:.1%})", Grade.UNSOUND)
+    """The finding that `broken` of `total` rows break a rule: what the device and the threads did is not known of that share."""
+    if broken:
+        yield Evidence(code, f"{message} ({broken / total:.1%})", Grade.UNSOUND, broken / total)
 
 
 def _captured(trace: Trace, launches: Int64) -> NDArray[np.bool_]:
@@ -239,8 +239,8 @@ def _overlaps_on_streams(where: str, work: DeviceWork) -> Iterator[Evidence]:
         return
     two, three = (_at_once(work, depth) / total for depth in (2, 3))
     message = f"{where}: streams run several pieces of work at once for {two:.1%} of their time, although a stream runs one after the other"
-    if max(two, three) > MOST_BROKEN:
-        yield Evidence("stream-overlap", message, Grade.UNSOUND if three > MOST_BROKEN else Grade.LIMITED, two)
+    if two > NEGLIGIBLE:
+        yield Evidence("stream-overlap", message, Grade.UNSOUND if three > NEGLIGIBLE else Grade.SOUND, two)
 
 
 def _overlaps(work: DeviceWork) -> bool:
@@ -277,7 +277,7 @@ def _operators_lost(where: str, trace: Trace, work: DeviceWork) -> Iterator[Evid
         return
     recorded = np.isin(named, trace.external_id[trace.category == Category.OPERATOR])
     share = 1 - float(recorded.mean())
-    if MOST_BROKEN < share <= _MOST_NAMES:
+    if 0 < share <= _MOST_NAMES:
         lost = len(named) - int(recorded.sum())
         message = f"{where}: {lost:,} of {len(named):,} pieces of device work name an operator that the recording lacks ({share:.1%})"
         yield Evidence("operators-lost", message, Grade.LIMITED)
@@ -292,7 +292,7 @@ def _numbers_missing(where: str, trace: Trace) -> Iterator[Evidence]:
     gaps = gaps[(gaps > 0) & (gaps < len(column.values))]
     missing = int(gaps.sum())
     total = len(column.values) + missing
-    if len(gaps) > MOST_BROKEN * len(column.values):
+    if len(gaps) > _MOST_JUMPS * len(column.values):
         message = f"{where}: {missing:,} of {total:,} numbered rows are missing ({missing / total:.1%}), operators or Python functions"
         yield Evidence("rows-lost", message, Grade.LIMITED)
 
