@@ -1,15 +1,17 @@
 """Several windows of one run in one folder."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from lumos.errors import TraceError
+from lumos.graph.build import build
 from lumos.trace import read
 
 
-def record(path: Path, steps: range, rank: int | None = None, pid: int = 41) -> None:
+def record(path: Path, steps: Iterable[int], rank: int | None = None, pid: int = 41) -> None:
     """Write a trace with marks of the given steps."""
     info = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": 2}}
     rows = [("cpu_op", "aten::mm", step) for step in steps] + [("user_annotation", f"ProfilerStep#{step}", step) for step in steps]
@@ -35,7 +37,15 @@ def test_tensorboards_folder_gives_the_newest_window_of_all_workers(tmp_path: Pa
 def test_a_window_in_which_the_training_ended_is_not_the_newest_complete_one(tmp_path: Path) -> None:
     record(tmp_path / "a.json", range(10, 13), 0)
     record(tmp_path / "b.json", range(20, 21), 0)
-    assert read(tmp_path).traces[0].path.endswith("a.json")
+    job = read(tmp_path)
+    assert job.traces[0].path.endswith("a.json")
+    assert job.diagnostics[0] in build(job).diagnostics  # so that every verb says it
+
+
+def test_a_step_without_a_mark_is_named(tmp_path: Path) -> None:
+    record(tmp_path / "rank0.json", [10, 11, 13, 15])
+    (found,) = [d for d in read(tmp_path).diagnostics if d.code == "step-unmarked"]
+    assert "steps 10 to 15 lack 2 marks, the first that of step 12" in found.message
 
 
 @pytest.mark.parametrize("other", [{"steps": range(20, 22), "pid": 7}, {"steps": range(11, 13)}, {"steps": range(0)}])

@@ -34,7 +34,9 @@ BUILDERS = "lumos.graph_builders"
 def build(job: Job) -> Graph:
     """The dependency graph of a job, its ranks joined. Raises GraphError where a trace contains no work, or no builder knows its format."""
     graph = _built(job)
-    graph = replace(graph, evidence=(*graph.evidence, *modelled_origin(job.origin)))
+    of_job = (finding for finding in job.diagnostics if finding not in graph.diagnostics)
+    evidence = (*graph.evidence, *modelled_origin(job.origin))
+    graph = replace(graph, diagnostics=(*of_job, *graph.diagnostics), evidence=evidence)
     object.__setattr__(graph, "job", job)  # a graph that is made of this one is of another job
     return graph
 

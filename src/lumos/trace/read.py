@@ -22,7 +22,7 @@ from lumos.trace.collectives import process_groups
 from lumos.trace.operations import is_operations, recorded_plan
 from lumos.trace.reader import TO_CONVERT, NotATraceError, Reader, ReadFile
 from lumos.trace.table import Job, Trace
-from lumos.trace.windows import one_window
+from lumos.trace.windows import one_window, unmarked
 from lumos.units import count
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ def read(
     _check_alike(traces)
     _check_lanes(traces)
     traces, left_out = one_window(traces)
-    return Job(tuple(traces), process_groups(traces), (*diagnostics, *left_out))
+    lost = [finding for trace in traces for finding in unmarked(trace)]
+    return Job(tuple(traces), process_groups(traces), (*diagnostics, *left_out, *lost))
 
 
 def _instead(paths: Sequence[str | os.PathLike[str]], diagnostics: Sequence[Diagnostic]) -> str:

@@ -8,13 +8,14 @@ refused.
 from __future__ import annotations
 
 import re
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
+from lumos.trace.operations import is_operations
 from lumos.trace.table import Category, unique
 from lumos.units import count
 
@@ -71,6 +72,16 @@ def _newest(windows: Mapping[tuple[int, ...], Sequence[Trace]], ranks: int) -> t
     if not complete:
         raise TraceError(f"{held}, none of which all ranks recorded in full; name one file of every rank")
     return max(complete), held
+
+
+def unmarked(trace: Trace) -> tuple[Diagnostic, ...]:
+    """The finding that numbers of steps are left out between those that a trace marks."""
+    steps = _marks(trace).steps
+    lost = next((step + 1 for step, after in pairwise(steps) if after > step + 1), None)
+    if lost is None or is_operations(trace):
+        return ()
+    lacks = f"{_steps(steps)} lack {count(steps[-1] - steps[0] + 1 - len(steps), 'mark')}, the first that of step {lost}"
+    return (Diagnostic("step-unmarked", f"rank {trace.rank}: {lacks}: that work is in no step, and only the longest run of steps counts"),)
 
 
 def _marks(trace: Trace) -> _Marks:
