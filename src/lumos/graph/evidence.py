@@ -108,10 +108,10 @@ def inferred_waits(trace: Trace, work: DeviceWork, waits: StreamWaits, depth: in
     return notes
 
 
-def _broken(code: str, message: str, broken: int, total: int) -> Iterator[Evidence]:
-    """The finding that `broken` of `total` rows break a rule: what the device and the threads did is not known of that share."""
+def _broken(code: str, message: str, broken: int, total: int, least: float = 0.0) -> Iterator[Evidence]:
+    """The finding that `broken` of `total` rows break a rule: what happened is not known of that share of the time, and `least` of it."""
     if broken:
-        yield Evidence(code, f"{message} ({broken / total:.1%})", Grade.UNSOUND, broken / total)
+        yield Evidence(code, f"{message} ({broken / total:.1%})", Grade.UNSOUND, min(max(broken / total, least), 1.0))
 
 
 def _captured(trace: Trace, launches: Int64) -> NDArray[np.bool_]:
@@ -121,8 +121,7 @@ def _captured(trace: Trace, launches: Int64) -> NDArray[np.bool_]:
         calls = np.flatnonzero((trace.category == Category.RUNTIME) & trace.named(re.compile(named).search))
         row = Ranges(trace, calls).last(trace.lane[launches], trace.start[launches])
         last.append(np.where(row == ABSENT, -1, trace.start[row]))
-    begun, ended = last
-    return np.asarray(begun > ended)
+    return np.asarray(last[0] > last[1])
 
 
 def _kernels_lost(where: str, work: DeviceWork, launches: Int64, rows: int) -> Iterator[Evidence]:
@@ -199,11 +198,12 @@ def _repeated(values: Int32 | Int64) -> int:
 
 
 def _work_before_launch(where: str, trace: Trace, work: DeviceWork) -> Iterator[Evidence]:
-    """Work that starts before the call that launched it begins."""
-    launched = work.call >= 0
-    early = int((work.start[launched] < trace.start[work.call[launched]]).sum())
-    message = f"{where}: {early:,} of {int(launched.sum()):,} pieces of device work start before their launch: clocks or ids are wrong"
-    return _broken("work-before-launch", message, early, int(launched.sum()))
+    """Work that starts before the call that launched it begins. Clocks that make it start so early differ by no less."""
+    by = (trace.start[work.call] - work.start)[work.call >= 0]
+    early = int((by > 0).sum())
+    message = f"{where}: {early:,} of {len(by):,} pieces of device work start before their launch: clocks or ids are wrong"
+    off = float(by.max() / max(np.ptp(work.end), 1)) if early else 0.0
+    return _broken("work-before-launch", message, early, len(by), off)
 
 
 def _returns_early(where: str, trace: Trace, calls: Int8, work: DeviceWork) -> Iterator[Evidence]:
