@@ -42,6 +42,8 @@ def test_a_wait_that_is_kept_as_work_hides_the_device():
     assert (evidence.code, evidence.grade) == ("device-unreactive", Grade.UNSOUND)
     assert "for 49.00 µs of a step of 74.00 µs devices work" in evidence.message
     assert "takes 50% less the step must become shorter by about 24.50 µs, and yet it does by 0 ns" in evidence.message
+    (slower,) = found(job((Kind.RUNTIME, "call", 60)), factor=1.2)
+    assert "takes 20% more the step must become longer by about 9.80 µs, and yet it does by 0 ns" in slower.message
 
 
 def test_a_call_that_synchronises_waits_also_where_all_of_them_take_long():

@@ -16,12 +16,12 @@ sequences, unless it works on rows that grow with the sequences beside them. Any
 work. Kernels work on whole tiles, so that a size which is no multiple of the recorded one may take what the next multiple takes. A smaller
 job can do the work of the recorded one, and takes no longer.
 
-*A faster device.* While a device runs work and every thread of the job stands still, only that device can set the pace. So if its work
-takes a share less, the step becomes shorter by about that share of such times. A thread stands still where it has no work, and in a call of
-the runtime that lasts longer than its kind usually does: the excess is waiting, whatever a replay makes of it. A recording that lacks rows
-may lack those that tell what a call waited for. Its replay then takes the waiting for work of the CPU, and answers that no device matters.
-Threads that load data, write checkpoints or poll on a timer set no pace, and do not count, unless a thread of the loop waits for them. A
-time in which a rank communicates, or its device runs work that the change leaves alone, does not count either.
+*Another device.* While a device runs work and every thread of the job stands still, only that device can set the pace. So if its work
+takes a share less or more, the step becomes shorter or longer by about that share of such times. A thread stands still where it has no
+work, and in a call of the runtime that lasts longer than its kind usually does: the excess is waiting, whatever a replay makes of it. A
+recording that lacks rows may lack those that tell what a call waited for. Its replay then takes the waiting for work of the CPU, and
+answers that no device matters. Threads that load data, write checkpoints or poll on a timer set no pace, and do not count, unless a thread
+of the loop waits for them. A time in which a rank communicates, or its device runs work that the change leaves alone, does not count.
 """
 
 from __future__ import annotations
@@ -267,25 +267,27 @@ def _time_of(base: Steady, shares: NDArray[np.float64], windows: tuple[Int64, In
 
 
 def device_reaction(base: Steady, changed: Steady) -> tuple[Evidence, ...]:
-    """The finding that a step hardly reacts to faster device work, although devices alone set its pace at times; () where it reacts, or
-    no device work becomes faster. base, changed: the loops of one job with different durations."""
+    """The finding that a step hardly reacts to faster or slower device work, although devices alone set its pace at times; () where it
+    reacts, or work becomes both faster and slower. base, changed: the loops of one job with different durations."""
     graph, source = base.loop.graph, base.loop.source
     becomes = np.zeros(1 + max(source.max(initial=0), changed.loop.source.max(initial=0)), np.int64)
     becomes[changed.loop.source] = changed.loop.graph.duration
     becomes = becomes[source]
-    scaled = graph.on_device & (graph.kind != Kind.COLLECTIVE) & (becomes < graph.duration)
-    if not scaled.any() or (becomes > graph.duration).any():
+    scaled = graph.on_device & (graph.kind != Kind.COLLECTIVE) & (becomes != graph.duration)
+    more = bool((becomes > graph.duration).any())
+    if not scaled.any() or (more and (becomes < graph.duration).any()):
         return ()
     alone = _time_alone(base, scaled)
-    saved = 1 - float(becomes[scaled].sum() / graph.duration[scaled].sum())
-    step, shorter = base.step_time_ns, base.step_time_ns - changed.step_time_ns
-    missing = saved * alone - shorter
-    if not alone or shorter >= LEAST_REACTION * saved * alone or missing <= TOLERANCE * step:
+    share = abs(1 - float(becomes[scaled].sum() / graph.duration[scaled].sum()))
+    step, then = base.step_time_ns, changed.step_time_ns
+    by = then - step if more else step - then
+    if not alone or by >= LEAST_REACTION * share * alone or share * alone - by <= TOLERANCE * step:
         return ()
     message = (
         f"for {duration(alone)} of a step of {duration(step)} devices work while every thread stands still or waits in a call; with device"
-        f" work that takes {saved:.0%} less the step must become shorter by about {duration(saved * alone)}, and yet it does by"
-        f" {duration(max(shorter, 0))}: waits are taken for work of the CPU, as the recording does not show what they waited for"
+        f" work that takes {share:.0%} {'more' if more else 'less'} the step must become {'longer' if more else 'shorter'} by about"
+        f" {duration(share * alone)}, and yet it does by {duration(max(by, 0))}: waits are taken for work of the CPU, as the recording does"
+        " not show what they waited for"
     )
     return (Evidence("device-unreactive", message, Grade.UNSOUND),)
 
