@@ -11,9 +11,9 @@ from lumos.on_demand import on_demand
 
 if TYPE_CHECKING:
     from lumos.chakra.build import priced
-    from lumos.chakra.checks import Checked
+    from lumos.chakra.checks import Checked, check
     from lumos.chakra.exporting import Exported
-    from lumos.chakra.facade import Imported, check, export, import_, link, stat
+    from lumos.chakra.facade import Imported, export, import_, link, stat
     from lumos.chakra.linked_job import LinkedJob
     from lumos.chakra.statistics import Stat
     from lumos.chakra.synthesis.facade import Synthetic, synthesize

@@ -11,7 +11,6 @@ on sets of one collective.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
@@ -49,8 +48,7 @@ class Implementation(NamedTuple):
     window: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """What a rank does with a message. delay: ns before it sends, and before it acts on what it received. local: GB/s of its memory.
     group: whether the ranks are a group that is not all of the network's."""
 
@@ -146,12 +144,8 @@ class _Direct:
         # Where all ranks do the same at the same time, the first stands for all: what it sends to a distance it receives from there.
         self.mirrored = _alike(begin) and bool((time == time[0]).all())
         self.ranks = ranks
-        self.begin = begin
-        self.actors = 1 if self.mirrored else ranks
-        self.time: list[list[int]] = time[: self.actors].tolist()
-
-    def run(self) -> Int64:
-        actors = self.actors
+        actors = 1 if self.mirrored else ranks
+        self.time: list[list[int]] = time[:actors].tolist()
         self.sent, self.received, self.free = [0] * actors, [0] * actors, [0] * actors
         self.waiting = [0] * actors  # messages that may be sent as soon as a slot is free
         self.head, self.tail, self.adds = [0] * actors, [0] * actors, [False] * actors
@@ -159,11 +153,13 @@ class _Direct:
         self.posted: dict[tuple[int, int], int] = {}
         self.tick = count()
         self.events: list[tuple[int, bool, int, int]] = []  # time, whether a slot becomes free (else a message arrives), turn, rank
-        done = np.zeros(actors, np.int64)
         for rank in range(actors):
             for _ in range(self.window):
                 self._insert(rank)
-                heapq.heappush(self.events, (int(self.begin[rank]) + self.end.delay, True, next(self.tick), rank))
+                heapq.heappush(self.events, (int(begin[rank]) + self.end.delay, True, next(self.tick), rank))
+
+    def run(self) -> Int64:
+        done = np.zeros(len(self.sent), np.int64)
         while self.events:
             now, freed, _, rank = heapq.heappop(self.events)
             if not freed:

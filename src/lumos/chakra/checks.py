@@ -120,8 +120,7 @@ def _json(path: Path | None, rule: str, violations: list[Violation]) -> dict[str
     if path is None:
         return {}
     try:
-        value: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-        return value
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         violations.append(Violation(rule, path.name, None, f"no JSON object: {error}"))
     except OSError as error:
@@ -158,7 +157,7 @@ def _check_groups(file: RankFile, groups: Mapping[str, tuple[int, ...]], world: 
 
 def _check_pairs(files: Mapping[int, RankFile]) -> None:
     """Report every send without a receive of its tag and size, and every receive without a send."""
-    unpaired: dict[tuple[Any, ...], list[tuple[RankFile, int]]] = {}
+    messages: dict[tuple[Any, ...], tuple[list[tuple[RankFile, int]], ...]] = {}  # sends and receives, by both ranks, tag and size
     for file in files.values():
         for node in file.nodes:
             if node.type not in (NodeType.SEND, NodeType.RECV):
@@ -172,14 +171,11 @@ def _check_pairs(files: Mapping[int, RankFile]) -> None:
                 continue
             pair = (file.rank, peer) if sends else (peer, file.rank)
             key = (*pair, node.value("comm_tag"), node.value("comm_size"))
-            partners = unpaired.setdefault((not sends, *key), [])
-            if partners:
-                partners.pop()
-            else:
-                unpaired.setdefault((sends, *key), []).append((file, node.id))
-    for (sends, source, target, tag, size), nodes in unpaired.items():
-        what = f"receive at rank {target}" if sends else f"send from rank {source}"
-        for file, node_id in nodes:
+            messages.setdefault(key, ([], []))[not sends].append((file, node.id))
+    for (source, target, tag, size), (sent, received) in messages.items():
+        what = f"receive at rank {target}" if len(sent) > len(received) else f"send from rank {source}"
+        first, then = (sent, received) if source < target else (received, sent)  # in the order of files
+        for file, node_id in first[: max(len(first) - len(then), 0)] + then[len(first) :]:
             file.find("unpaired", node_id, f"no {what} with tag {tag} and {size} bytes")
 
 

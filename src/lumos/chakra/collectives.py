@@ -5,31 +5,16 @@ Simulators run only four types. Every other kind is written as the one of these 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from lumos.trace.chakra.schema import CollectiveType
 from lumos.vocabulary import CollectiveKind
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-
 #: The type that a kind is written and priced as. A broadcast of n bytes puts n on the busiest link, as gathering shards of n / ranks does,
 #: a reduce likewise; a gather brings (ranks - 1) shards to its root, as an all-gather does to all; a scatter sends as an all-to-all.
-LOWERED: Mapping[CollectiveKind, CollectiveType] = {
-    CollectiveKind.ALL_REDUCE: CollectiveType.ALL_REDUCE,
-    CollectiveKind.ALL_GATHER: CollectiveType.ALL_GATHER,
-    CollectiveKind.REDUCE_SCATTER: CollectiveType.REDUCE_SCATTER,
-    CollectiveKind.ALL_TO_ALL: CollectiveType.ALL_TO_ALL,
-    CollectiveKind.SEND: CollectiveType.ALL_TO_ALL,
-    CollectiveKind.RECEIVE: CollectiveType.ALL_TO_ALL,
-    CollectiveKind.SEND_RECEIVE: CollectiveType.ALL_TO_ALL,
-    CollectiveKind.BROADCAST: CollectiveType.ALL_GATHER,
-    CollectiveKind.REDUCE: CollectiveType.REDUCE_SCATTER,
-    CollectiveKind.GATHER: CollectiveType.ALL_GATHER,
-    CollectiveKind.SCATTER: CollectiveType.ALL_TO_ALL,
-    CollectiveKind.BARRIER: CollectiveType.ALL_REDUCE,
-    CollectiveKind.UNKNOWN: CollectiveType.ALL_REDUCE,
+LOWERED = {
+    **dict.fromkeys(CollectiveKind, CollectiveType.ALL_TO_ALL),  # of messages too
+    **dict.fromkeys((CollectiveKind.ALL_REDUCE, CollectiveKind.BARRIER, CollectiveKind.UNKNOWN), CollectiveType.ALL_REDUCE),
+    **dict.fromkeys((CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST, CollectiveKind.GATHER), CollectiveType.ALL_GATHER),
+    **dict.fromkeys((CollectiveKind.REDUCE_SCATTER, CollectiveKind.REDUCE), CollectiveType.REDUCE_SCATTER),
 }
 
 _KINDS = {int(kind): CollectiveKind[kind.name.removesuffix("_BLOCK")] for kind in CollectiveType}

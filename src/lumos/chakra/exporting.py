@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 #: Larger sets are not simulated at export: a node takes some 10 µs.
 MOST_PLAYED = 400_000
+#: Latency of a hop where the cluster does not state one (ns): NVLink's and InfiniBand's order of magnitude, as in
+#: ASTRA-sim's own examples.
+HOP_NS = 500.0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -142,11 +145,6 @@ def under_roof(workload: Workload, memory: float) -> tuple[Workload, list[Diagno
         " written with the bytes that take their time on this cluster"
     )
     return replace(workload, bytes=moved), [Diagnostic("work-unknown", text)]
-
-
-#: Latency of a hop where the cluster does not state one (ns): NVLink's and InfiniBand's order of magnitude, as in
-#: ASTRA-sim's own examples.
-HOP_NS = 500.0
 
 
 def ordered(workload: Workload) -> Workload:

@@ -14,17 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumos.analyze.loop.steps import JobTime, members, step_times
-from lumos.chakra.build import priced as priced
-from lumos.chakra.checks import Checked as Checked
-from lumos.chakra.checks import check as check
-from lumos.chakra.exporting import Exported as Exported
-from lumos.chakra.exporting import export_graph as export_graph
+from lumos.chakra.exporting import Exported, export_graph
 from lumos.chakra.gather import gather
 from lumos.chakra.linked_job import LinkedJob, link_job, linked_nodes, observed_in
 from lumos.chakra.lower import lower
 from lumos.chakra.recorded import amounts_of
-from lumos.chakra.statistics import Stat as Stat
-from lumos.chakra.statistics import stat_workload as stat_workload
+from lumos.chakra.statistics import Stat, stat_workload
 from lumos.chakra.write import write_again, write_set
 from lumos.cost.cluster import load_cluster
 from lumos.cost.from_trace import cluster_of

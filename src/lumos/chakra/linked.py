@@ -231,8 +231,7 @@ def _numbered_window(observed: ExecutionTrace, trace: Trace, rows: Int32, calls:
         return np.ones(len(rows), bool)
     shared = numbered & np.isin(keys, wanted)
     before, _, _, behind = _gaps(trace, rows[numbered], shared[numbered])
-    inside: NDArray[np.bool_] = (trace.start[rows] >= before) & (trace.start[rows] <= behind)
-    return inside
+    return np.asarray((trace.start[rows] >= before) & (trace.start[rows] <= behind))
 
 
 def _gaps(trace: Trace, rows: Int32, found: NDArray[np.bool_]) -> tuple[int, int, int, int]:

@@ -23,7 +23,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.edges import distinct
 from lumos.graph.table import Graph, Kind, Step
-from lumos.simulation import Frozen, Timeline, freeze, simulate, sweep
+from lumos.simulation import freeze, simulate, sweep
 from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT, Int64
 from lumos.vocabulary import CollectiveKind
@@ -73,13 +73,16 @@ class _Nodes:
         frozen = freeze(graph)
         place_of = {rank: i for i, rank in enumerate(graph.ranks)}
         self.graph = graph
+        self.row_of = {} if graph.collectives is None else {task: i for i, task in enumerate(graph.collectives.task.tolist())}
         self.places = [place_of[p.rank] for p in graph.processors]
         self.rank = np.array(self.places, np.int64)[graph.processor]
         self.pred = frozen.edges.pred.astype(np.int64)
         self.task = np.repeat(frozen.edges.order, np.diff(frozen.edges.pred_offset)).astype(np.int64)  # which depends on each of `pred`
-        self.position = np.empty(n, np.int64)
-        self.position[frozen.edges.order] = np.arange(n)
-        timeline = self._timeline(frozen)
+        self.position = np.argsort(frozen.edges.order)
+        # As simulated from the whole graph, unless that contradicts a frozen edge; then from frozen edges alone.
+        timeline = sweep(frozen) if frozen.exact else simulate(graph)
+        if (timeline.end[self.pred] > timeline.start[self.task]).any():
+            timeline = sweep(frozen)
         origin = int(timeline.start.min())
         self.end = timeline.end - origin
         self.release = np.full(n, ABSENT, np.int64)
@@ -99,13 +102,6 @@ class _Nodes:
         self.tags: dict[tuple[int, int], set[int]] = {}
         self.findings: list[Diagnostic] = []
 
-    def _timeline(self, frozen: Frozen) -> Timeline:
-        """When tasks run: as simulated from the whole graph, unless that contradicts a frozen edge; then from frozen edges alone."""
-        if frozen.exact:
-            return sweep(frozen)
-        live = simulate(self.graph)
-        return live if (live.end[self.pred] <= live.start[self.task]).all() else sweep(frozen)
-
     def add(self, node: _Added) -> int:
         """Add a node; returns its number."""
         self.added.append(node)
@@ -119,11 +115,10 @@ class _Nodes:
         graph, facts = self.graph, self.graph.collectives
         if facts is None:
             return
-        row_of = {int(task): i for i, task in enumerate(facts.task)}
         unsized = mixed = 0
         for low, high in pairwise(graph.rendezvous_offset.tolist()):
             tasks = graph.rendezvous_task[low:high].tolist()
-            rows = [row_of.get(t, ABSENT) for t in tasks]
+            rows = [self.row_of.get(t, ABSENT) for t in tasks]
             ranks = self.rank[tasks].tolist()
             if ABSENT in rows or len(set(ranks)) < 2 or len(set(ranks)) != len(ranks):
                 mixed += len(set(ranks)) > 1
@@ -164,16 +159,13 @@ class _Nodes:
         """Replace edges between ranks, which a file cannot hold, by a send and a receive of a few bytes; those from a send to its receive
         by an eager pair, whose sender does not wait. And report how many collectives remain that no peers were found for."""
         facts = self.graph.collectives
-        row_of = {} if facts is None else {int(task): i for i, task in enumerate(facts.task)}
         crosses = self.rank[self.pred] != self.rank[self.task]
         written = 0
         for before, after in zip(self.pred[crosses].tolist(), self.task[crosses].tolist(), strict=True):
-            rows = [row_of.get(before), row_of.get(after)]
-            if facts is not None and None not in rows and NodeType.COLL not in self.type[[before, after]]:
-                one, other = (int(r) for r in rows if r is not None)
-                if (facts.kinds[facts.kind[one]], facts.kinds[facts.kind[other]]) == _SIDES:
-                    self._pair(before, after, int(facts.nbytes[one]), int(facts.sequence[one]), EAGER)
-                    continue
+            rows = [self.row_of[task] for task in (before, after) if task in self.row_of and self.type[task] != NodeType.COLL]
+            if facts is not None and tuple(facts.kinds[facts.kind[row]] for row in rows) == _SIDES:
+                self._pair(before, after, int(facts.nbytes[rows[0]]), int(facts.sequence[rows[0]]), EAGER)
+                continue
             written += 1
             source, target, start, beside = (int(n) for n in (self.rank[before], self.rank[after], self.end[before], self.position[before]))
             send = self.add(_Added(source, NodeType.SEND, f"to rank {target}", start, 0, beside))
@@ -211,8 +203,7 @@ class _Nodes:
         all_ranks = np.concatenate((self.rank, rank)).astype(np.int64)
         starts = np.concatenate((self.base, start)).astype(np.int64)
         order = np.lexsort((np.arange(len(all_ranks)), np.concatenate((self.position, position)), starts, all_ranks))
-        new_place = np.empty(len(order), np.int64)
-        new_place[order] = np.arange(len(order))
+        new_place = np.argsort(order)
         edges = np.array(self.edges, np.int64).reshape(-1, 2)
         pred, task = np.concatenate((self.pred, edges[:, 0])), np.concatenate((self.task, edges[:, 1]))
         dep_offset, dep = distinct(new_place[pred], new_place[task], len(order))

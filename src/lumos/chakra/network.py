@@ -14,7 +14,7 @@ Source: ASTRA-sim (github.com/astra-sim/astra-sim, and its analytical network); 
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
@@ -218,12 +218,7 @@ class _Run:
 
     def __init__(self, network: Network, phases: Sequence[NetworkPhase], ranks: Int64, end: Endpoint) -> None:
         self.network, self.phases, self.ranks, self.end = network, phases, ranks, end
-        self.of_line: list[dict[int, list[int]]] = []  # by phase and line the ranks in order
-        for phase in phases:
-            lines: dict[int, list[int]] = {}
-            for rank in np.lexsort((phase.spot, phase.line)).tolist():
-                lines.setdefault(phase.line[rank], []).append(rank)
-            self.of_line.append(lines)
+        self.sizes = [Counter(phase.line) for phase in phases]  # how many ranks are on each line
         self.known: dict[tuple[int, int, int, bytes], Int64] = {}
 
     def ends(self, chunks: Sequence[int], begin: Int64, turn: int) -> Int64:
@@ -269,8 +264,8 @@ class _Run:
             line = self.phases[at].line[rank]
             begun = self.begun.setdefault((chunk, at, line), {})
             begun[rank] = now
-            members = self.of_line[at][line]
-            if len(begun) == len(members):
+            if len(begun) == self.sizes[at][line]:
+                members = sorted(begun, key=self.phases[at].spot.__getitem__)
                 for member, time in zip(members, self._line(chunk, at, members, begun), strict=True):
                     heapq.heappush(self.events, (time, next(self.tick), member, chunk, at + 1))
 

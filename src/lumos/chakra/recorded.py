@@ -103,15 +103,12 @@ def _shares(trace: Trace, pairs: list[tuple[int, int]]) -> Iterator[tuple[int, i
 def _calls(trace: Trace, operators: list[int], table: dict[Details, int]) -> Mapping[int, tuple[int, int]]:
     """Details and bytes by operator row; each distinct combination of name and texts is worked out once."""
     columns = [trace.dense(key) for key in ("Input Dims", "Input type", "Concrete Inputs")]
-    known: dict[tuple[int, ...], tuple[int, int]] = {}
-    out = {}
-    for row in operators:
-        key = (int(trace.name[row]), *(int(column[row]) for column in columns))
-        if key not in known:
-            texts = [trace.strings[i] if i >= 0 else "[]" for i in key[1:]]
-            known[key] = _call(trace.strings[key[0]], texts, table)
-        out[row] = known[key]
-    return out
+    keys = [(int(trace.name[row]), *(int(column[row]) for column in columns)) for row in operators]
+    known = {
+        (name, *said): _call(trace.strings[name], [trace.strings[i] if i >= 0 else "[]" for i in said], table)
+        for name, *said in dict.fromkeys(keys)
+    }
+    return {row: known[key] for row, key in zip(operators, keys, strict=True)}
 
 
 def _call(name: str, texts: Sequence[str], table: dict[Details, int]) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, NamedTuple
 
+from lumos.chakra.collectives import LOWERED
 from lumos.errors import TraceError
 from lumos.trace.chakra.et import KNOWN_VERSIONS, stream
 from lumos.trace.chakra.schema import Attribute, ChakraNode, CollectiveType, NodeType
@@ -23,9 +24,7 @@ _INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u", "s") for bits in 
     *("fixed32", "fixed64", "sfixed32", "sfixed64", "bool"),
 }
 
-#: Collective types that ASTRA-sim simulates.
-SIMULATED = (CollectiveType.ALL_REDUCE, CollectiveType.ALL_GATHER, CollectiveType.ALL_TO_ALL, CollectiveType.REDUCE_SCATTER)
-#: The type that it lets run for the node's own duration on each rank, without a transfer and without the other ranks.
+#: The collective type that ASTRA-sim lets run for the node's own duration on each rank, without a transfer and without the other ranks.
 ALONE = CollectiveType.BROADCAST
 
 #: The attributes that a node must have, and those that it may have, by type of node.
@@ -133,7 +132,7 @@ def _node(node: ChakraNode, rank: int, roofline: bool, memory: bool) -> Iterator
 
 def _collective(attrs: Mapping[str, Attribute]) -> Iterator[tuple[str, str]]:
     kind, group = (attrs[name].value if name in attrs else None for name in ("comm_type", "pg_name"))
-    if isinstance(kind, int) and kind not in (*SIMULATED, ALONE):
+    if isinstance(kind, int) and kind not in (*LOWERED.values(), ALONE):
         name = CollectiveType(kind).name if kind in list(CollectiveType) else "unknown"
         yield "collective-type", f"comm_type {kind} ({name}) is not simulated"
     if isinstance(group, str) and group and not (group.isascii() and group.isdigit()):

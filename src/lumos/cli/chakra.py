@@ -66,7 +66,7 @@ def export_(paths: Paths, output: Output, repair: Repair = False, json: Json = F
 @takes(CheckWords)
 def check_(folder: Folder, json: Json = False, **words: Any) -> None:
     """Check a set against every rule of ASTRA-sim; the exit status is 1 where a rule is broken."""
-    from lumos.chakra.facade import check
+    from lumos.chakra.checks import check
     from lumos.reports.text.chakra import print_checked
 
     result = check(folder, **words)

@@ -7,10 +7,9 @@ Ranks at the same place modulo the old size run the same program.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise, permutations, product
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,8 +26,7 @@ TENSOR, DATA, PIPELINE = "tp", "dp", "pp"
 AXES = (TENSOR, DATA, PIPELINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(NamedTuple):
     """axes: from the innermost. size: how many ranks lie along each."""
 
     axes: tuple[str, ...]

@@ -159,13 +159,9 @@ def layer_regions(labels: Int64, layers: int) -> list[RepeatedRegion]:
 def _of_period(labels: Int64, period: int) -> list[RepeatedRegion]:
     """Maximal stretches that are periodic with this period, LEAST times or more."""
     same = np.concatenate(([False], labels[period:] == labels[:-period], [False]))
-    edges = np.flatnonzero(np.diff(same.astype(np.int8)))
-    out = []
-    for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-        count = (end - begin + period) // period
-        if count >= _LEAST:
-            out.append(RepeatedRegion(begin, period, count))
-    return out
+    stretches = np.flatnonzero(np.diff(same)).reshape(-1, 2).tolist()
+    regions = (RepeatedRegion(begin, period, (end - begin + period) // period) for begin, end in stretches)
+    return [region for region in regions if region.times >= _LEAST]
 
 
 def refilled(model: SetModel, structure: SetStructure, buckets: Buckets, source: int, layer: float, layers: int) -> SetStructure:
