@@ -19,6 +19,7 @@ from lumos.chakra.gather import folder_of, gather
 from lumos.chakra.network import Network, assumed_network
 from lumos.chakra.play import as_run, of_roofline, play
 from lumos.chakra.system_files import network_of, read_network
+from lumos.chakra.workload import MEMORY, Workload
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, UsageError
 from lumos.graph.edges import distinct
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     import os
 
     from numpy.typing import NDArray
-
-    from lumos.chakra.workload import Workload
 
 #: Findings about a set after which its times or dependencies may be others than those of the job that it describes.
 DOUBTFUL = (NEVER_MEASURED, "control-dependencies-lost", "control-dependencies-ignored", "group-assumed")
@@ -95,11 +94,10 @@ def assembled(workload: Workload, measured: Workload) -> Graph:
 
     GraphError where its ranks do not match.
     """
-    played = workload.played
-    processor, processors = _processors(workload, played=played)
-    pairs, rendezvous = _rendezvous(workload, played=played)
+    processor, processors = _processors(workload)
+    pairs, rendezvous = _rendezvous(workload)
     facts = workload.communication
-    eager_sends = facts.node[[played or facts.kinds[kind] == EAGER[0] for kind in facts.kind]]
+    eager_sends = facts.node[[workload.played or facts.kinds[kind] == EAGER[0] for kind in facts.kind]]
     eager = np.isin(pairs[:, 0], eager_sends)
     rendezvous += pairs[~eager].tolist()
     pred = np.concatenate((workload.dep, pairs[eager, 0]))
@@ -151,8 +149,8 @@ def timed(workload: Workload, network: Network | None = None) -> Workload:
         )
     costed = int((workload.duration == ABSENT).sum())
     first = assumed_network(2).dimensions[0]
-    how = "on an assumed network" if network is None else "from the set's network file"
-    how += f" ({first.bandwidth:g} GiB/s, {first.latency:g} ns a hop)" if network is None else ""
+    assumed = f"on an assumed network ({first.bandwidth:g} GiB/s, {first.latency:g} ns a hop)"
+    how = assumed if network is None else "from the set's network file"
     findings = [Diagnostic("costed", f"{costed} nodes have no duration and were costed {how}")] if costed else []
     text = (
         "the set does not say when its nodes ran: what stands as measured is how an analytical simulator plays it, one compute and one"
@@ -166,8 +164,7 @@ def timed(workload: Workload, network: Network | None = None) -> Workload:
 
 def permuted(workload: Workload, order: Int64) -> Workload:
     """The workload with its nodes renumbered: node order[i] moves to position i. `order` keeps nodes within their rank."""
-    new_place = np.empty(len(order), np.int64)
-    new_place[order] = np.arange(len(order))
+    new_place = np.argsort(order)
     facts = workload.communication
     rows = np.argsort(new_place[facts.node], kind="stable")
     dependent = list_of(workload.dep_offset)
@@ -192,16 +189,16 @@ def in_program_order(workload: Workload) -> Workload:
     return permuted(workload, order)
 
 
-def _processors(workload: Workload, *, played: bool) -> tuple[Int32, tuple[Processor, ...]]:
+def _processors(workload: Workload) -> tuple[Int32, tuple[Processor, ...]]:
     """The processor of every node, and the processors: a thread or stream for each rank and queue.
 
-    Where the set was `played`, a rank has one of each sort, as in simulators. Communication without a stream shares one link of its rank.
+    Where the set was played, a rank has one of each sort, as in simulators. Communication without a stream shares one link of its rank.
     Receives do not occupy the link, and have no order but that of the file. Where they take no time, they only say that the peer has
     come so far, and belong to no step.
     """
     rank, facts = workload.rank_of().astype(np.int64), workload.communication
-    queue = np.full(len(workload), ABSENT, np.int64) if played else workload.queue.copy()
-    links = np.isin(workload.type, (NodeType.MEM_LOAD, NodeType.MEM_STORE)) & ~workload.on_cpu
+    queue = np.full(len(workload), ABSENT, np.int64) if workload.played else workload.queue.copy()
+    links = np.isin(workload.type, MEMORY) & ~workload.on_cpu
     links[facts.node] = True
     receives = facts.node[(workload.type[facts.node] == NodeType.RECV) & (queue[facts.node] == ABSENT)]
     lane = np.where(workload.on_cpu, 0, np.where(links & (queue == ABSENT), 2, 1))
@@ -238,7 +235,7 @@ def _chains(workload: Workload, receives: Int64) -> Int64:
     return np.array(list(chain.values()), np.int64)
 
 
-def _rendezvous(workload: Workload, *, played: bool) -> tuple[Int64, list[list[int]]]:
+def _rendezvous(workload: Workload) -> tuple[Int64, list[list[int]]]:
     """(send, receive) pairs, int64[p, 2]; and the nodes of each collective: the i-th of a group on every member.
 
     GraphError where a send lacks its receive, or members of a group issue different numbers of collectives.
@@ -249,7 +246,7 @@ def _rendezvous(workload: Workload, *, played: bool) -> tuple[Int64, list[list[i
     collectives: dict[int, dict[int, list[int]]] = {}  # by group, then by rank
     columns = (facts.node, workload.type[facts.node], facts.type, rank, facts.group, facts.peer, facts.tag, facts.size)
     for node, kind, what, own, group, peer, tag, size in zip(*(c.tolist() for c in columns), strict=True):
-        if kind == NodeType.COLL and not (played and what == CollectiveType.BROADCAST):  # which is work of its own rank
+        if kind == NodeType.COLL and not (workload.played and what == CollectiveType.BROADCAST):  # which is work of its own rank
             collectives.setdefault(group, {}).setdefault(own, []).append(node)
         elif kind != NodeType.COLL:
             pair = (own, peer) if kind == NodeType.SEND else (peer, own)
@@ -288,12 +285,8 @@ def _dependency_kinds(workload: Workload, pred: Int64, succ: Int64, processor: I
 
 def _implied(processor: Int32, pred: Int64, succ: Int64) -> NDArray[np.bool_]:
     """Which dependencies are on the previous task of the same processor: the processor's order implies them already."""
-    order = np.argsort(processor, kind="stable")
-    before = np.full(len(processor), ABSENT, np.int64)
-    same = processor[order[1:]] == processor[order[:-1]]
-    before[order[1:][same]] = order[:-1][same]
-    implied: NDArray[np.bool_] = before[succ] == pred
-    return implied
+    place = np.argsort(np.argsort(processor, kind="stable"))
+    return np.asarray((processor[pred] == processor[succ]) & (place[pred] + 1 == place[succ]))
 
 
 def _arrivals(workload: Workload, pred: Int64, succ: Int64) -> Int64:
@@ -312,7 +305,7 @@ def _collectives(workload: Workload) -> Collectives | None:
     if not len(facts):
         return None
     kinds = [kind_of_label(label) for label in facts.kinds]
-    size = np.array([2, *map(len, workload.groups)], np.int32)[facts.group + 1]
+    size = workload.members().astype(np.int32)
     columns = zip(*(c.tolist() for c in (facts.kind, facts.type, facts.size, size)), strict=True)
     nbytes = [input_bytes(kinds[kind], written, n, ranks) for kind, written, n, ranks in columns]
     return Collectives(

@@ -8,15 +8,16 @@ is all ranks. A collective that runs "on the CPU" is the call that issued it, no
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from lumos.chakra.collectives import EAGER, chakra_kind
-from lumos.chakra.workload import Communication, Details, Workload
+from lumos.chakra.workload import COMMUNICATION, MEMORY, Communication, Details, Workload
 from lumos.chakra.write import OF_COMMUNICATION, OF_WORK
 from lumos.characters import is_whole
 from lumos.diagnostics import Diagnostic
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _KINDS = {kind.name.lower(): kind for kind in Kind}
-_MEMORY = (NodeType.MEM_LOAD, NodeType.MEM_STORE)
-_COMMUNICATION = (NodeType.SEND, NodeType.RECV, NodeType.COLL)
 
 
 def gather(job: Job) -> Workload:
@@ -62,11 +61,11 @@ def gather(job: Job) -> Workload:
         return np.repeat([bool(r.trace.metadata.get(key)) for r in ranks], sizes)
 
     types = np.array([_type(node) for node in nodes], np.uint8)
-    communicates = np.isin(types, _COMMUNICATION)
+    communicates = np.isin(types, COMMUNICATION)
     duration, operations, moved = column("duration"), said("num_ops"), said("tensor_size")
     if not duration[communicates].any() and not marked("communication_timed").any():
         duration[communicates] = ABSENT
-    work = (operations > 0) | (np.isin(types, _MEMORY) & (moved > 0))
+    work = (operations > 0) | (np.isin(types, MEMORY) & (moved > 0))
     duration[~communicates & (duration == 0) & work & ~marked("compute_timed")] = ABSENT
     begins = any(bool(t.start.any()) for t in job.traces) or bool(marked("compute_timed").any())  # all at 0 in a step of 1 us
     timed = begins and bool((duration != ABSENT).all())
@@ -110,8 +109,7 @@ def gather(job: Job) -> Workload:
     )
 
 
-@dataclass(slots=True)
-class _Rank:
+class _Rank(NamedTuple):
     """The nodes of a file in an order that respects dependencies. rows: the nodes' rows in the trace. deps: for each node
     the positions of those that it depends on."""
 
@@ -154,43 +152,37 @@ def _rank(trace: Trace) -> _Rank:
             f"{trace.path}: {len(nodes) - len(order)} nodes wait for one another in a cycle (node {stuck} among them);"
             " `lumos chakra check` names it"
         )
-    new_place = np.empty(len(order), np.int64)
-    new_place[order] = np.arange(len(order))
-    return _Rank(trace, [nodes[i] for i in order], np.array(order), [[int(new_place[d]) for d in deps[i]] for i in order], findings)
+    new_place = np.argsort(order).tolist()
+    return _Rank(trace, [nodes[i] for i in order], np.array(order), [[new_place[d] for d in deps[i]] for i in order], findings)
 
 
 def topological(deps: Sequence[Sequence[int]], keys: Sequence[tuple[int, int]]) -> list[int]:
     """The rows in topological order, of those that are ready together the smallest key first; rows on cycles are left out."""
-    waiting = [len(d) for d in deps]
-    followers: list[list[int]] = [[] for _ in deps]
-    for row, before in enumerate(deps):
-        for dep in before:
-            followers[dep].append(row)
-    ready = [(*keys[row], row) for row, count in enumerate(waiting) if not count]
-    heapq.heapify(ready)
+    sorter = TopologicalSorter(dict(enumerate(deps)))
+    with suppress(CycleError):  # the sorter gives all the same what no cycle holds up
+        sorter.prepare()
+    ready: list[tuple[int, int, int]] = []
     out = []
-    while ready:
-        row = heapq.heappop(ready)[2]
-        out.append(row)
-        for follower in followers[row]:
-            waiting[follower] -= 1
-            if not waiting[follower]:
-                heapq.heappush(ready, (*keys[follower], follower))
+    while sorter.is_active():
+        for row in sorter.get_ready():
+            heapq.heappush(ready, (*keys[row], row))
+        out.append(heapq.heappop(ready)[2])
+        sorter.done(out[-1])
     return out
 
 
 def _type(node: ChakraNode) -> NodeType:
     """The type that a simulator needs: communication only where data is transferred. Pseudo-nodes and CPU calls that issue
     collectives are compute, which takes their time."""
-    transfers = node.type in _COMMUNICATION and not node.value("is_cpu_op") and node.attr("comm_size") is not None
-    return NodeType(node.type) if transfers or node.type in _MEMORY else NodeType.COMP
+    transfers = node.type in COMMUNICATION and not node.value("is_cpu_op") and node.attr("comm_size") is not None
+    return NodeType(node.type) if transfers or node.type in MEMORY else NodeType.COMP
 
 
 def _kind(node: ChakraNode, kind: int) -> Kind:
     on_cpu = bool(node.value("is_cpu_op"))
-    usual = Kind.MEMCPY if node.type in _MEMORY else Kind.OPERATOR if on_cpu else Kind.KERNEL
-    usual = Kind.COLLECTIVE if node.type in _COMMUNICATION and not on_cpu else usual
-    return usual if kind in _COMMUNICATION else _KINDS.get(str(node.value("kind")), usual)
+    usual = Kind.MEMCPY if node.type in MEMORY else Kind.OPERATOR if on_cpu else Kind.KERNEL
+    usual = Kind.COLLECTIVE if node.type in COMMUNICATION and not on_cpu else usual
+    return usual if kind in COMMUNICATION else _KINDS.get(str(node.value("kind")), usual)
 
 
 def _integer(node: ChakraNode, name: str) -> int:
@@ -213,7 +205,7 @@ def _queue(node: ChakraNode) -> int:
     stream, thread = _integer(node, "stream"), _integer(node, "tid")
     if node.value("is_cpu_op"):
         return thread
-    return stream if stream != ABSENT else thread if node.type not in _COMMUNICATION else ABSENT
+    return stream if stream != ABSENT else thread if node.type not in COMMUNICATION else ABSENT
 
 
 def _communication(job: Job, nodes: Sequence[ChakraNode], types: Int8, offset: Int64) -> tuple[Communication, tuple[tuple[int, ...], ...]]:
@@ -222,7 +214,7 @@ def _communication(job: Job, nodes: Sequence[ChakraNode], types: Int8, offset: I
     groups: dict[tuple[str, tuple[int, ...]], int] = {}  # groups of the same ranks are different communicators
     kinds: dict[str, int] = {}
     rows: list[tuple[int, ...]] = []
-    where = np.flatnonzero(np.isin(types, _COMMUNICATION))
+    where = np.flatnonzero(np.isin(types, COMMUNICATION))
     rank_of = np.searchsorted(offset, where, side="right") - 1
     named = {str(int(g.name)): g.ranks for g in job.groups if is_whole(g.name) and g.ranks}
     for at, rank in zip(where.tolist(), rank_of.tolist(), strict=True):

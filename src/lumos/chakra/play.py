@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.chakra.network import Network, assumed_network, priced_as
+from lumos.chakra.workload import MEMORY, Workload
 from lumos.graph.lists import grouped, list_of
 from lumos.trace.chakra.schema import CollectiveType, NodeType
 from lumos.trace.table import ABSENT, Int64
@@ -25,15 +26,11 @@ from lumos.trace.table import ABSENT, Int64
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.chakra.workload import Workload
-
 #: The slots of a rank; receives have none, so that any number of them run.
 _CPU, _DEVICE, _LINK, _NONE = _SLOTS = range(4)
-_MEMORY = (NodeType.MEM_LOAD, NodeType.MEM_STORE)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Played:
+class Played(NamedTuple):
     """end: int64[n] ns; ABSENT where a node never ran. duration: int64[n] ns; of a collective from its last member's start.
     turn: int64[n], in which order the nodes were issued. hung: nodes that were issued and never ended.
 
@@ -61,7 +58,7 @@ def as_run(workload: Workload, network: Network) -> Workload:
     duration = workload.duration.copy()
     duration[facts.node[facts.type != CollectiveType.BROADCAST]] = ABSENT
     if network.memory is not None:
-        duration[np.isin(workload.type, _MEMORY)] = ABSENT
+        duration[np.isin(workload.type, MEMORY)] = ABSENT
     if network.roofline:
         duration[of_roofline(workload)] = ABSENT
     return replace(workload, duration=duration)
@@ -84,7 +81,9 @@ class _Player:
         self.kind, self.size = facts.type.tolist(), facts.size.tolist()
         self.group, self.peer, self.tag = facts.group.tolist(), facts.peer.tolist(), facts.tag.tolist()
         self.duration = workload.duration.tolist()
-        self.slot = [self._slot(kind, cpu) for kind, cpu in zip(self.type, workload.on_cpu.tolist(), strict=True)]
+        links = np.isin(workload.type, (NodeType.SEND, NodeType.COLL)) | (np.isin(workload.type, MEMORY) & ~workload.on_cpu)
+        sorts = (workload.type == NodeType.RECV, links, workload.on_cpu)
+        self.slot = np.select(sorts, (_NONE, _LINK, _CPU), _DEVICE).tolist()
         self.waiting = np.diff(workload.dep_offset).tolist()
         followers_offset, order = grouped(workload.dep, n)
         self.followers = list_of(workload.dep_offset)[order].tolist()
@@ -105,20 +104,10 @@ class _Player:
         self.known: dict[tuple[int, int, int, int, bytes], Int64] = {}
         self.mismatched: list[tuple[int, int]] = []
 
-    @staticmethod
-    def _slot(kind: int, on_cpu: bool) -> int:
-        if kind == NodeType.RECV:
-            return _NONE
-        if kind in (NodeType.SEND, NodeType.COLL) or (kind in _MEMORY and not on_cpu):
-            return _LINK
-        return _CPU if on_cpu else _DEVICE
-
     def run(self) -> Played:
         for node, before in enumerate(self.waiting):
-            if not before and self.release[node] > 0:
-                self._at(self.release[node], node, False)
-            elif not before:
-                self._make_ready(node)
+            if not before:
+                self._make_ready(0, node)
         for rank in range(len(self.ready)):
             self._issue(0, rank)
         while self.events:
@@ -126,7 +115,7 @@ class _Player:
             if done:
                 self._ended(now, node)
             else:
-                self._make_ready(node)
+                self._make_ready(now, node)
             self._issue(now, self.rank[node])
             if done and self.type[node] == NodeType.SEND:
                 self._deliver(now, node)
@@ -140,8 +129,11 @@ class _Player:
         batch = tick if message else self.batch.setdefault((self.rank[node], time), tick)
         heapq.heappush(self.events, (time, batch, tick, node, done))
 
-    def _make_ready(self, node: int) -> None:
-        heapq.heappush(self.ready[self.rank[node]][self.slot[node]], (self.number[node], node))
+    def _make_ready(self, now: int, node: int) -> None:
+        if self.release[node] > now:
+            self._at(self.release[node], node, False)
+        else:
+            heapq.heappush(self.ready[self.rank[node]][self.slot[node]], (self.number[node], node))
 
     def _issue(self, now: int, rank: int) -> None:
         """Start what may start on a rank: the ready node with the smallest number whose slot is free, and again."""
@@ -170,7 +162,7 @@ class _Player:
     def _work(self, now: int, node: int) -> int:
         """ns that a node which waits for no other rank takes: 1 where it is said to take none; of a request, with its wait for others."""
         kind, duration, work = self.type[node], self.duration[node], self.workload
-        if kind in _MEMORY and self.network.memory is not None and duration == ABSENT:
+        if kind in MEMORY and self.network.memory is not None and duration == ABSENT:
             memory, served = self.network.memory.place(self.rank[node]), self.network.memory.request(max(int(work.bytes[node]), 0))
             begin = max(now, self.free.get(memory, 0))
             self.free[memory] = begin + served
@@ -181,7 +173,7 @@ class _Player:
             row, ranks = self.row[node], work.ranks
             source, target = np.array([ranks[self.rank[node]]]), np.array([ranks[self.peer[row]]])
             return int(self.network.messages(max(self.size[row], 0), source, target)[0])
-        if kind == NodeType.COLL or kind in _MEMORY:
+        if kind == NodeType.COLL or kind in MEMORY:
             return 1
         return self.network.compute(int(work.operations[node]), int(work.bytes[node]))
 
@@ -231,10 +223,7 @@ class _Player:
         for follower in self.followers[self.followers_offset[node] : self.followers_offset[node + 1]]:
             self.waiting[follower] -= 1
             if not self.waiting[follower]:
-                if self.release[follower] > now:
-                    self._at(self.release[follower], follower, False)
-                else:
-                    self._make_ready(follower)
+                self._make_ready(now, follower)
 
     def _deliver(self, now: int, send: int) -> None:
         """End the receive that awaits a message which has arrived, if there is one."""

@@ -45,8 +45,7 @@ def stat_workload(workload: Workload) -> Stat:
     """The summary of a workload."""
     widths, facts = np.diff(workload.dep_offset), workload.communication
     sequences = [workload.type[a:b].tobytes() + workload.name[a:b].tobytes() for a, b in pairwise(workload.rank_offset.tolist())]
-    members = np.array([2, *map(len, workload.groups)])[facts.group + 1]
-    transfers = []
+    members, transfers = workload.members(), []
     for kind in unique(facts.kind):
         rows = facts.kind == kind
         lasted = workload.duration[facts.node[rows]]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT, Int64
 from lumos.vocabulary import DType
 
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from lumos.graph.table import Step
     from lumos.trace.chakra.schema import Attribute, IOInfo
     from lumos.trace.table import Int8, Int32
+
+#: The types of nodes that request memory, and of those that transfer between ranks.
+MEMORY = (NodeType.MEM_LOAD, NodeType.MEM_STORE)
+COMMUNICATION = (NodeType.SEND, NodeType.RECV, NodeType.COLL)
 
 
 class Details(NamedTuple):
@@ -174,6 +179,10 @@ class Workload:
     def rank_of(self) -> Int32:
         """The position of every node's rank, int32[n]."""
         return np.repeat(np.arange(len(self.ranks), dtype=np.int32), np.diff(self.rank_offset))
+
+    def members(self) -> Int64:
+        """How many ranks take part in each communication, two in a message."""
+        return np.asarray(np.array([2, *map(len, self.groups)])[self.communication.group + 1])
 
     def rows(self, nodes: Int64) -> dict[str, Any]:
         """The columns of these nodes, in this order."""

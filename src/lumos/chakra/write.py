@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from lumos.chakra.workload import Details
+from lumos.chakra.workload import COMMUNICATION, Details
 from lumos.characters import is_whole
 from lumos.errors import UsageError
 from lumos.graph.table import Kind
@@ -36,20 +36,17 @@ if TYPE_CHECKING:
     from lumos.trace.table import Job
 
 #: Chakra's timeline visualiser recognises node types by these words in the name.
-PREFIX = {
-    NodeType.MEM_LOAD: "MEM_LOAD_NODE_",
-    NodeType.MEM_STORE: "MEM_STORE_NODE_",
-    NodeType.COMP: "COMP_NODE_",
-    NodeType.SEND: "COMM_SEND_NODE_",
-    NodeType.RECV: "COMM_RECV_NODE_",
-    NodeType.COLL: "COMM_COLL_NODE_",
-}
+PREFIX = {kind: f"{'COMM_' if kind in COMMUNICATION else ''}{kind.name}_NODE_" for kind in NodeType}
 
-#: The attributes that are written from the columns of a workload: of compute and of memory nodes, and of communication.
-OF_WORK = frozenset({"is_cpu_op", "stream", "tid", "kind", "num_ops", "tensor_size", "release_ns", "start_ns", "duration_ns"})
-OF_COMMUNICATION = OF_WORK - {"num_ops", "tensor_size"} | {
-    *("comm_size", "comm_type", "comm_src", "comm_dst", "comm_tag", "pg_name", "collective"),
-}
+#: The attributes that are written from the columns of a workload, in this order, and their types; and those that hold exact times.
+_TRANSFERS = {"comm_size": "int64", "comm_type": "int64", "pg_name": "string", "comm_src": "int64", "comm_dst": "int64"}
+_TRANSFERS |= {"comm_tag": "int64", "collective": "string"}
+_AMOUNTS = {"num_ops": "int64", "tensor_size": "uint64"}
+_OF_ALL = {"is_cpu_op": "bool", "tid": "int64", "stream": "int64", "kind": "string"}
+_WRITTEN = {**_OF_ALL, **_TRANSFERS, "release_ns": "int64", **_AMOUNTS}
+_EXACT = ("start_ns", "duration_ns")
+#: Those of compute and of memory nodes, and of communication.
+OF_WORK, OF_COMMUNICATION = ({*_WRITTEN, *_EXACT}.difference(others) for others in (_TRANSFERS, _AMOUNTS))
 
 #: Name of the file of communicators.
 GROUPS_FILE = "groups.json"
@@ -117,29 +114,15 @@ def _write(
 def node_frames(workload: Workload, exact_ns: bool = False) -> Iterator[tuple[int, bytes]]:
     """The position of every rank and its nodes, numbered from 1, each behind its length."""
     details = (*workload.details, Details())  # ABSENT is the last
-    kinds = [kind.name.lower() for kind in Kind]
+    numbers = [str(group) for group in range(1, len(workload.groups) + 1)]
+    words = {"kind": [kind.name.lower() for kind in Kind], "pg_name": numbers, "collective": workload.communication.kinds}
 
     @lru_cache(1 << 16)  # layers, microbatches and ranks are alike
-    def said(of: int, name: int, detail: int, cpu: bool, queue: int, kind: int, release: int, work: int, moved: int, *comm: int) -> bytes:
+    def said(of: int, name: int, detail: int, *values: int) -> bytes:
         """What a node says but its number, what it waits for and its times."""
-        size, what, group, source, target, tag, label = comm
-        values = (
-            ("is_cpu_op", "bool", cpu),
-            ("tid" if cpu else "stream", "int64", queue),
-            ("kind", "string", kinds[kind]),
-            ("comm_size", "int64", size),
-            ("comm_type", "int64", what),
-            ("pg_name", "string", str(group + 1) if group >= 0 else ABSENT),
-            ("comm_src", "int64", source),
-            ("comm_dst", "int64", target),
-            ("comm_tag", "int64", tag),
-            ("collective", "string", workload.communication.kinds[label] if label >= 0 else ABSENT),
-            ("release_ns", "int64", release),
-            ("num_ops", "int64", work),
-            ("tensor_size", "uint64", moved),
-        )
         inputs, outputs, more, unknown = details[detail]
-        attrs = (*(Attribute(*value) for value in values if value[2] != ABSENT), *more)
+        known = ((key, value) for key, value in zip(_WRITTEN, values, strict=True) if value != ABSENT)
+        attrs = (*(Attribute(key, _WRITTEN[key], words[key][value] if key in words else value) for key, value in known), *more)
         text = PREFIX[NodeType(of)] + workload.names[name].encode("utf-8", "replace").decode()
         return encode_node(ChakraNode(0, text, of, inputs=inputs, outputs=outputs, attrs=attrs, unknown=unknown))
 
@@ -152,7 +135,7 @@ def node_frames(workload: Workload, exact_ns: bool = False) -> Iterator[tuple[in
         rows = zip(pairwise((bounds - bounds[0]).tolist()), begin.tolist(), lasts.tolist(), exact, columns, strict=True)
         frames = []
         for number, ((first, last), begins, takes, ns, row) in enumerate(rows, 1):
-            attrs = tuple(Attribute(name, "int64", value) for name, value in zip(("start_ns", "duration_ns"), ns, strict=False))
+            attrs = tuple(Attribute(name, "int64", value) for name, value in zip(_EXACT, ns, strict=False))
             node = ChakraNode(number, "", 0, (), tuple(deps[first:last]), begins, takes, attrs=attrs)
             frames.append(frame(encode_node(node) + said(*row)))
         yield rank, b"".join(frames)
@@ -168,9 +151,8 @@ def _columns(workload: Workload, rank: int, low: int, high: int) -> Iterator[NDA
     rows = slice(*np.searchsorted(facts.node, (low, high)).tolist())
     types, amounts = workload.type[here], np.stack((workload.operations[here], workload.bytes[here]))
     yield from (types, workload.name[here], np.full(high - low, ABSENT) if workload.detail is None else workload.detail[here])
-    yield from (workload.on_cpu[here], workload.queue[here], workload.kind[here], workload.release[here])
-    known = (amounts != ABSENT).any(axis=0) & ~np.isin(types, (NodeType.SEND, NodeType.RECV, NodeType.COLL))
-    yield from np.where(known, np.maximum(amounts, 1), ABSENT)
+    cpu, queue = workload.on_cpu[here], workload.queue[here]
+    yield from (cpu, np.where(cpu, queue, ABSENT), np.where(cpu, ABSENT, queue), workload.kind[here])
     node, sends, receives = facts.node[rows] - low, *(types[facts.node[rows] - low] == kind for kind in (NodeType.SEND, NodeType.RECV))
     peer, alone = facts.peer[rows], ~sends & ~receives
     source, target = (np.where(alone, ABSENT, np.where(own, rank, peer)) for own in (sends, receives))
@@ -179,11 +161,13 @@ def _columns(workload: Workload, rank: int, low: int, high: int) -> Iterator[NDA
         out = np.full(high - low, ABSENT, np.int64)
         out[node] = values
         yield out
+    yield workload.release[here]
+    known = (amounts != ABSENT).any(axis=0) & ~np.isin(types, COMMUNICATION)
+    yield from np.where(known, np.maximum(amounts, 1), ABSENT)
 
 
 def _microseconds(ns: Int64) -> Int64:
-    rounded: Int64 = (np.maximum(ns, 0) + 500) // 1000
-    return rounded
+    return np.asarray((np.maximum(ns, 0) + 500) // 1000)
 
 
 def _timed(workload: Workload) -> tuple[Attribute, ...]:

@@ -19,7 +19,7 @@ from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.grid import Grid, grid_of, with_axes
 from lumos.chakra.synthesis.layers import LAYER_NODES, RepeatedRegion, layer_regions
 from lumos.chakra.synthesis.model import SetModel, learn
-from lumos.chakra.synthesis.trends import fitted, ranks_of, transfer_times
+from lumos.chakra.synthesis.trends import fitted, transfer_times
 from lumos.chakra.workload import Workload
 from lumos.errors import UsageError
 from lumos.graph.table import Graph, Kind, Processor
@@ -150,7 +150,7 @@ def test_a_transfer_of_a_size_and_ranks_that_no_set_has_takes_its_parts(sources:
     """Learned from groups of 2, 4 and 8 ranks: 5 µs, 2 µs for each other rank, and 0.5 ns a byte that passes a link of a ring."""
     timed = []
     for workload in sources:
-        others, duration, facts = ranks_of(workload) - 1, workload.duration.copy(), workload.communication
+        others, duration, facts = workload.members() - 1, workload.duration.copy(), workload.communication
         duration[facts.node] = np.rint(5000 + 2000 * others + 0.5 * facts.size * others / (others + 1)).astype(np.int64)
         timed.append(replace(workload, duration=duration))
     for weights in fitted(timed).values():

@@ -10,14 +10,13 @@ more buckets than the set that gave its structure, those that come from one buck
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
 from lumos.chakra.synthesis.trends import FOLLOWS, OperatorKey, Trend, factor, trends, varied
-from lumos.graph.lists import grouped
+from lumos.graph.lists import equal_rows
 from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT
 
@@ -81,13 +80,10 @@ def _exchanges(workload: Workload) -> dict[str, list[Int64]]:
     """By operator the rows of the devices' collectives, in order, of every rank that runs it."""
     facts, rank = workload.communication, workload.rank_of()
     rows = np.flatnonzero((workload.type[facts.node] == NodeType.COLL) & ~workload.on_cpu[facts.node])
-    bounds, order = grouped(workload.name[facts.node[rows]], len(workload.names))
-    of_names = (rows[order[low:high]] for low, high in pairwise(bounds.tolist()))
-    return {
-        name: np.split(own, np.flatnonzero(np.diff(rank[facts.node[own]])) + 1)
-        for name, own in zip(workload.names, of_names, strict=True)
-        if len(own)
-    }
+    out: dict[str, list[Int64]] = {}
+    for own in equal_rows(workload.name[facts.node[rows]], rank[facts.node[rows]]):
+        out.setdefault(workload.names[workload.name[facts.node[rows[own[0]]]]], []).append(rows[own])
+    return out
 
 
 def _held(size: Int64, of_ranks: Sequence[Int64], layers: int) -> _Held | None:

@@ -24,7 +24,7 @@ from lumos.chakra.synthesis.every_rank import ASSUMED, COPIED, with_every_rank
 from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.model import learn
 from lumos.chakra.synthesis.sample import sample
-from lumos.chakra.synthesis.trends import MOST_VARIED, ranks_of, varied
+from lumos.chakra.synthesis.trends import MOST_VARIED, varied
 from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
 from lumos.graph.build import build
@@ -74,7 +74,7 @@ def _runs(workload: Workload) -> Runs:
     workload = in_program_order(workload)
     bounds, deps, facts = workload.dep_offset.tolist(), workload.dep.tolist(), workload.communication
     meets = np.full((2, len(workload)), ABSENT)
-    meets[:, facts.node] = facts.type, ranks_of(workload)
+    meets[:, facts.node] = facts.type, workload.members()
     places = zip(workload.type.tolist(), workload.on_cpu.tolist(), *meets.tolist(), strict=True)
     nodes = [(*where, *(i - d for d in deps[bounds[i] : bounds[i + 1]])) for i, where in enumerate(places)]
     ranks = pairwise(workload.rank_offset.tolist())

@@ -48,7 +48,8 @@ def sample_family(model: SetModel, seed: int = 0, facts: Mapping[str, int] | Non
 
 def _growth(model: SetModel, facts: Mapping[str, int], source: int) -> Growth:
     """By how much durations differ from those of the model, and sizes from those of the set `source`."""
-    keys, to = varied(model.facts), middle(model.facts)
+    to = middle(model.facts)
+    keys = tuple(to)
     time = [factor(symbol.time, keys, facts, to) if symbol.time and not symbol.transfer else 1.0 for symbol in model.symbols]
     size = [factor(symbol.size, keys, facts, model.facts[source]) if symbol.size else 1.0 for symbol in model.symbols]
     return Growth(np.array(time), np.array(size))

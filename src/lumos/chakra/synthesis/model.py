@@ -18,20 +18,7 @@ import numpy as np
 
 from lumos.chakra.build import in_program_order
 from lumos.chakra.synthesis.buckets import Buckets, separated
-from lumos.chakra.synthesis.trends import (
-    REFERENCE,
-    Trend,
-    Weights,
-    factor,
-    fitted,
-    means,
-    middle,
-    node_operators,
-    ranks_of,
-    transfer_times,
-    trends,
-    varied,
-)
+from lumos.chakra.synthesis.trends import REFERENCE, Trend, Weights, factor, fitted, means, middle, node_operators, transfer_times, trends
 from lumos.graph.lists import grouped
 from lumos.trace.table import ABSENT
 
@@ -151,12 +138,12 @@ def _at_the_middle(
 ) -> Workload:
     """The workload with the durations that it would have with the middle of all facts, instead of those of its own set, and its transfers
     with those that they would have if each took REFERENCE ns for its size and ranks."""
-    keys, to = varied(facts), middle(facts)
+    to = middle(facts)
     nodes = node_operators(workload, np.arange(len(workload)))
-    by = {operator: factor(times[operator], keys, to, facts[number]) if operator in times else 1.0 for operator in set(nodes)}
+    by = {operator: factor(times[operator], tuple(to), to, facts[number]) if operator in times else 1.0 for operator in set(nodes)}
     change = np.array([by[operator] for operator in nodes])
     change = np.where(fitted_ns > 0, REFERENCE / np.maximum(fitted_ns, 1), change)
-    amounts = np.stack(_amounts(workload))
+    amounts = np.stack((workload.duration, workload.operations, workload.bytes))
     duration, operations, moved = np.where(amounts >= 0, np.rint(amounts * change), ABSENT).astype(np.int64)
     return replace(workload, duration=duration, operations=operations, bytes=moved)
 
@@ -164,16 +151,11 @@ def _at_the_middle(
 def _fitted_times(workload: Workload, transfers: Mapping[OperatorKey, Weights]) -> NDArray[np.float64]:
     """What every node that is a transfer of known weights takes by these, ns; 0 for others."""
     out, facts = np.zeros(len(workload)), workload.communication
-    columns = (facts.node.tolist(), node_operators(workload, facts.node), facts.size, ranks_of(workload))
+    columns = (facts.node.tolist(), node_operators(workload, facts.node), facts.size, workload.members())
     for node, operator, size, ranks in zip(*columns, strict=True):
         if operator in transfers:
             out[node] = transfer_times(transfers[operator], np.array([size]), np.array([ranks]))[0]
     return out
-
-
-def _amounts(workload: Workload) -> tuple[Int64, Int64, Int64]:
-    """What a symbol has of each of its nodes: its duration, operations and bytes."""
-    return workload.duration, workload.operations, workload.bytes
 
 
 def _symbols(
@@ -195,7 +177,7 @@ def _symbols(
     keys, which = np.unique(columns, axis=0, return_inverse=True)
     which = which.reshape(-1)
     number = np.empty(len(keys), np.int32)
-    amounts = np.stack(_amounts(workload))
+    amounts = np.stack((workload.duration, workload.operations, workload.bytes))
     bounds, order = grouped(which, len(keys))
     for i, key in enumerate(map(tuple, keys.tolist())):
         number[i] = symbols.setdefault(key, len(symbols))
@@ -223,8 +205,7 @@ def _structure(workload: Workload, symbol: Int32, kinds: dict[str, int]) -> SetS
     programs = []
     facts = workload.communication
     number = np.array([kinds.setdefault(kind, len(kinds)) for kind in facts.kinds] or [0])
-    for rank in range(len(workload.ranks)):
-        low, high = (int(i) for i in workload.rank_offset[rank : rank + 2])
+    for rank, (low, high) in enumerate(pairwise(workload.rank_offset.tolist())):
         first, last = (int(i) for i in np.searchsorted(facts.node, (low, high)))
         peer = np.where(facts.peer >= 0, facts.peer - rank, 0)
         columns = (facts.node - low, facts.type, facts.size, facts.group, peer, facts.tag, number[facts.kind])

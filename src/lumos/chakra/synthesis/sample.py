@@ -10,7 +10,7 @@ import numpy as np
 from lumos.chakra.build import graph_of
 from lumos.chakra.synthesis.every_rank import MOST_NODES
 from lumos.chakra.synthesis.grid import with_copies
-from lumos.chakra.synthesis.trends import REFERENCE, ranks_of, transfer_times
+from lumos.chakra.synthesis.trends import REFERENCE, transfer_times
 from lumos.chakra.workload import Amounts, Communication, Workload, unknown
 from lumos.errors import UsageError
 from lumos.graph.edges import distinct
@@ -123,7 +123,6 @@ def _workload(
     before, after = np.array(edges, np.int64).reshape(-1, 2).T
     dep_offset, dep = distinct(before[before < after], after[before < after], len(symbol))
     labels = sorted({s.label for s in model.symbols})
-    number = dict(zip(labels, range(len(labels)), strict=True))
 
     def column(name: str, dtype: type) -> Any:
         return np.array([getattr(s, name) for s in model.symbols])[symbol].astype(dtype)
@@ -134,7 +133,7 @@ def _workload(
         type=column("type", np.uint8),
         on_cpu=column("on_cpu", bool),
         kind=column("kind", np.uint8),
-        name=np.array([number[s.label] for s in model.symbols], np.int32)[symbol],
+        name=np.searchsorted(labels, [s.label for s in model.symbols]).astype(np.int32)[symbol],
         names=tuple(f"op{i}" for i in range(len(labels))),
         queue=np.concatenate([np.array(p.queue, np.int64) for p in programs]),
         start=np.concatenate([np.arange(len(p.symbol)) for p in programs]).astype(np.int64),
@@ -176,7 +175,7 @@ def _transfers(
     and ranks from that of its operator which takes about as long; a collective of a group that grew as in a ring, where (n - 1) / n of the
     bytes pass each link."""
     like, time = symbol.copy(), np.ones(len(symbol))
-    facts, ranks = workload.communication, ranks_of(workload)
+    facts, ranks = workload.communication, workload.members()
     symbol = symbol[facts.node]
     size = np.array([row[2] for program in programs for row in program.comm], np.float64) * growth.size[symbol]
     for i in (i for i in unique(symbol).tolist() if model.symbols[i].transfer):

@@ -51,8 +51,8 @@ def varied(facts: Sequence[Mapping[str, int]]) -> tuple[str, ...]:
 
 
 def middle(facts: Sequence[Mapping[str, int]]) -> dict[str, float]:
-    """The geometric mean of every fact over the sets."""
-    return {key: float(np.exp(np.mean([np.log(of_set[key]) for of_set in facts]))) for key in (facts[0] if facts else ())}
+    """The geometric mean over the sets of every fact in which they differ."""
+    return {key: float(np.exp(np.mean([np.log(of_set[key]) for of_set in facts]))) for key in varied(facts)}
 
 
 def factor(trend: Trend, keys: Sequence[str], to: Mapping[str, float], from_: Mapping[str, float]) -> float:
@@ -121,16 +121,9 @@ def node_operators(workload: Workload, nodes: Int64) -> list[OperatorKey]:
     return [(workload.names[name], cpu, kind) for name, cpu, kind in zip(*columns, strict=True)]
 
 
-def ranks_of(workload: Workload) -> Int64:
-    """How many ranks take part in each communication, two in a message."""
-    members: Int64 = np.array([2, *map(len, workload.groups)], np.int64)[workload.communication.group + 1]
-    return members
-
-
 def transfer_times(weights: Weights, size: NDArray[np.float64], ranks: NDArray[np.float64]) -> NDArray[np.float64]:
     """The time of transfers, ns. size: bytes. ranks: how many take part."""
-    time: NDArray[np.float64] = _parts(size, ranks) @ np.array(weights)
-    return time
+    return np.asarray(_parts(size, ranks) @ np.array(weights))
 
 
 def fitted(workloads: Sequence[Workload]) -> dict[OperatorKey, Weights]:
@@ -138,7 +131,7 @@ def fitted(workloads: Sequence[Workload]) -> dict[OperatorKey, Weights]:
     seen: dict[OperatorKey, dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
     for workload in workloads:
         nodes = workload.communication.node
-        columns = (workload.communication.size.tolist(), ranks_of(workload).tolist(), workload.duration[nodes].tolist())
+        columns = (workload.communication.size.tolist(), workload.members().tolist(), workload.duration[nodes].tolist())
         for operator, size, ranks, duration in zip(node_operators(workload, nodes), *columns, strict=True):
             seen[operator][size, ranks].append(duration)
     weights = {}
