@@ -58,9 +58,7 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
     measured, layout = layout, _on_hardware(layout, job, changes, machine)
     links = _links(changes, machine, wanted)
     exchanges = shared > 1 or not {"tp", "cp", "ep", "zero", "shard"}.isdisjoint(wanted)
-    rates = None
-    if exchanges and accelerator is not None and links is not None:
-        rates = rates_of(layout.segmentation, job, links, stated=machine.stated)
+    rates = rates_of(layout.segmentation, job, links, stated=machine.stated) if exchanges and accelerator and links else None
     if shared > 1 or wanted.get("cp", 1) > 1:
         layout = context_parallel(layout, job, rates, resized, (shared, wanted.get("cp", shared)))
     elif resized:

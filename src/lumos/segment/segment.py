@@ -273,15 +273,17 @@ def _follow(
     begun = False
     waiting: list[int] = []
     for i, forward, begin, transfer in zip(mine.tolist(), target.tolist(), begins.tolist(), moves.tolist(), strict=True):
+        if begin:
+            begun, waiting = False, []
+        waiting.append(i)
         linked = labels[forward] if forward >= 0 else None
         if linked is None and transfer and last is not None:
             linked = last._replace(layer=-1, part="embedding")
-        begun, waiting = (False, [i]) if begin else (begun, [*waiting, i])
         begun, last = begun or linked is not None, linked or last
         if begun and last is not None:
             for of_pass in waiting:
                 labels[of_pass] = last._replace(phase=Phase(int(u.phase[of_pass])))
-            waiting = []
+            waiting.clear()
 
 
 def _update(u: Units, low: int, high: int, labels: list[Label | None], layers: int, microbatch: int, evidence: dict[str, str]) -> None:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from lumos.analyze.loop.steps import Members
     from lumos.cost.estimate import Estimate
-    from lumos.simulation.durations import Mask
     from lumos.trace.table import Int32, Int64
 
 #: Factor to either side within which the time of such work lies.
@@ -276,12 +275,11 @@ def _edges(placed: Placed, additions: Sequence[Addition]) -> Edges:
     return edges
 
 
-def that_compute(graph: Graph) -> Mask:
-    """Which tasks compute: those on the device where the job has one."""
-    out: Mask = graph.on_device == bool(graph.on_device.any())
-    return out
+def that_compute(graph: Graph, tasks: Int64) -> Int64:
+    """Those of the tasks that compute: on the device where the job has one."""
+    return np.asarray(tasks[graph.on_device[tasks] == bool(graph.on_device.any())])
 
 
 def added_work(placed: Placed, instance: int) -> Int64:
     """The tasks of an instance that compute, in order."""
-    return np.flatnonzero((placed.instance == instance) & that_compute(placed.graph))
+    return that_compute(placed.graph, np.flatnonzero(placed.instance == instance))

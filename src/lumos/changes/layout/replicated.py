@@ -4,11 +4,10 @@ one of several, or replicas that shared their states.
 All of it is assumed: gradients have the sizes and types that autograd gathers, and are ready where it does so; where the trace does not
 show that, they are those of the weights that the multiplications read, and ready at the end of a layer. They are gathered into buckets in
 the order of the backward pass of the last microbatch; a bucket is exchanged as soon as it is full, one after the other on a stream of
-their own, beside the rest of the backward pass;
-what follows the backward pass waits for the last, after which its gradients are copied back, those of the buckets before while it is
-exchanged. The exchange takes the time of the model of an all-reduce over the stated or usual link, a copy that of the memory that it moves,
-and on the CPU that of an operator with one kernel. New replicas do the same work at the same time, and the exchange takes nothing from the
-work beside it.
+their own, beside the rest of the backward pass; what follows the backward pass waits for the last, after which its gradients are copied
+back, those of the buckets before while it is exchanged. The exchange takes the time of the model of an all-reduce over the stated or usual
+link, a copy that of the memory that it moves, and on the CPU that of an operator with one kernel. New replicas do the same work at the same
+time, and the exchange takes nothing from the work beside it.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from lumos.changes.layout.rates import unrecorded
 from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
+from lumos.graph.lists import grouped
 from lumos.graph.table import Kind
 from lumos.operators.shaped import elements
 from lumos.segment.rank import recordings_of
@@ -53,7 +53,7 @@ FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
 
 class Bucket(NamedTuple):
     """One exchange of a step. after: the instance of the layout that fills the bucket. task: the recorded one in it behind which the bucket
-    is full, -1 for the last. last: whether it is the last of its pass, for which the instance behind the pass waits."""
+    is full, -1 for its last one. last: whether it is the last of its pass, for which the instance behind the pass waits."""
 
     after: int
     task: int
@@ -115,17 +115,18 @@ def moments(rank: RankRecording) -> dict[int, list[tuple[int, int]]]:
     """By piece the gradients that a rank gathers in it, in order: the task of the piece behind which each is ready, -1 for what was
     launched before the piece, and its bytes. rank: with the shapes that the changed job has."""
     segmentation, mine = rank.segmentation, rank.tasks
-    working = mine[that_compute(segmentation.graph)[mine]]
-    unit, piece = segmentation.unit[mine], segmentation.piece[mine]
-    piece_of = dict(zip(unit.tolist(), piece.tolist(), strict=True))
+    unit, piece = segmentation.unit, segmentation.piece
+    piece_of = dict(zip(unit[mine].tolist(), piece[mine].tolist(), strict=True))
+    working = that_compute(segmentation.graph, mine)
+    inside = grouped(piece[working], len(segmentation.pieces))
     number = {int(row): i for i, row in enumerate(rank.units.row.tolist())}
-    gathered = sorted((number[row], g.width * elements(g.shape)) for g in rank.gradients for row in g.rows)
+    numbered = ((number[row], g.width * elements(g.shape)) for g in rank.gradients for row in g.rows)
     out: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    inside = {one: working[segmentation.piece[working] == one] for one in {piece_of[at] for at, _ in gathered if at in piece_of}}
-    for at, nbytes in gathered:
-        if at in piece_of:
-            before = inside[piece_of[at]][segmentation.unit[inside[piece_of[at]]] <= at]
-            out[piece_of[at]].append((int(before[-1]) if len(before) else -1, nbytes))
+    for at, nbytes in sorted(one for one in numbered if one[0] in piece_of):
+        one = piece_of[at]
+        tasks = working[inside.flat[inside.offset[one] : inside.offset[one + 1]]]
+        before = tasks[unit[tasks] <= at]
+        out[one].append((int(before[-1]) if len(before) else -1, nbytes))
     return dict(out)
 
 
