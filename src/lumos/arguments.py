@@ -195,7 +195,6 @@ _MADE = {"Job": "", "Graph": "Job", "Timeline": "Graph"}
 _OF_NAMES = ("Cluster", "Accelerator")
 
 
-
 def _made(noun: str, value: Any, bound: inspect.BoundArguments) -> Any:
     """A noun, made of what was given for it; None where that is of no recording. A job that is read serves a parameter `job` too."""
     lumos: Any = sys.modules["lumos"]

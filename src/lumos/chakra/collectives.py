@@ -11,7 +11,8 @@ from lumos.vocabulary import CollectiveKind
 #: The type that a kind is written and priced as. A broadcast of n bytes puts n on the busiest link, as gathering shards of n / ranks does,
 #: a reduce likewise; a gather brings (ranks - 1) shards to its root, as an all-gather does to all; a scatter sends as an all-to-all.
 LOWERED = {
-    **dict.fromkeys(CollectiveKind, CollectiveType.ALL_TO_ALL),  # of messages too
+    **dict.fromkeys((CollectiveKind.ALL_TO_ALL, CollectiveKind.SCATTER), CollectiveType.ALL_TO_ALL),
+    **dict.fromkeys((CollectiveKind.SEND, CollectiveKind.RECEIVE, CollectiveKind.SEND_RECEIVE), CollectiveType.ALL_TO_ALL),
     **dict.fromkeys((CollectiveKind.ALL_REDUCE, CollectiveKind.BARRIER, CollectiveKind.UNKNOWN), CollectiveType.ALL_REDUCE),
     **dict.fromkeys((CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST, CollectiveKind.GATHER), CollectiveType.ALL_GATHER),
     **dict.fromkeys((CollectiveKind.REDUCE_SCATTER, CollectiveKind.REDUCE), CollectiveType.REDUCE_SCATTER),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from lumos.scripted.origin import TaskOrigins
     from lumos.trace.source import Source
 
+
 def diagnose(
     job: Source,
     *,

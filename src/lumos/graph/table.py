@@ -135,10 +135,10 @@ class Collectives:
 
     kind: index into `kinds`. nbytes: bytes of this rank's input, in recorded and in predicted jobs alike (of an all-gather, the
     rank's own part; of a message, the same number on both sides; ABSENT if unknown). group: index into `groups` (ABSENT if
-    unknown). sequence: number within the group (ABSENT if unknown). peer: the other rank of a send or receive, else ABSENT.
-    size: ranks in the group (ABSENT if unknown); None where no group's size is known. messages: of a recording, what its point-to-point
-    tasks carry, of which one may carry several: row, whether it sends, the other rank, group, bytes; () once the ranks are joined.
-    The tests hold every builder to it (`tests.graph_contract`).
+    unknown). sequence: number within the group, or the tag of a message of a Chakra set (ABSENT if unknown). peer: the other rank of a
+    send or receive, else ABSENT. size: ranks in the group (ABSENT if unknown); None where no group's size is known. messages: of a
+    recording, what its point-to-point tasks carry, of which one may carry several: row, whether it sends, the other rank, group, bytes; ()
+    once the ranks are joined. The tests hold every builder to it (`tests.graph_contract`).
     """
 
     task: Int32
