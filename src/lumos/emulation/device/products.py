@@ -28,9 +28,7 @@ cores for the gradient of the weight alone.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.blocks.work import Gemm, GroupedGemm, Traffic
 from lumos.cost.memory_bound_model import POINTWISE
@@ -43,7 +41,7 @@ from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator
-    from lumos.emulation.record import Operator, Single
+    from lumos.emulation.record import Operator
 
 
 #: Bytes of channels that a convolution multiplies in one step: the least of CUTLASS' tiles along k on matrix units, 32 elements of 16 bits
@@ -64,11 +62,7 @@ def product_kernels(name: str, operator: Operator, accelerator: Accelerator) -> 
     kind = kind_of(name)
     if kind is OperatorKind.MULTIPLICATION:
         return _product(operator, accelerator)
-    if kind is not OperatorKind.CONVOLUTION:
-        return None
-    if "backward" in name:
-        return (_transposed_backward if _is_transposed(name, operator) else _convolution_backward)(operator, accelerator)
-    return (_transposed if _is_transposed(name, operator) else _convolution)(operator, accelerator)
+    return convolution_kernels(name, operator, accelerator) if kind is OperatorKind.CONVOLUTION else None
 
 
 def arithmetic(dtype: str, accelerator: Accelerator, tf32: bool | None = False) -> DType | None:
@@ -114,45 +108,90 @@ def _aligned_bytes(matrix: Tensor) -> int:
     return math.gcd(ALIGNED_BYTES, *(step * width(matrix.dtype) for step in steps))
 
 
-def _convolution(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
-    image, weight = _image_and_weight(operator)
-    if image is None or weight is None:
-        return None
-    dtype = _convolved(image, accelerator, operator)
-    if dtype is None:
-        return None
-    results = list(tensors_of(operator.outputs))
-    out = results[0].shape if results else _positions(operator, image, weight)
-    groups = max(1, image.shape[1] // weight.shape[1])
-    rows = image.shape[0] * math.prod(out[2:])
-    taps = math.prod(weight.shape[2:])
-    direct, padded = dtype is DType.FP32 or groups > 1, _is_padded(image, weight)
-    inner = taps * (weight.shape[1] if direct else _whole(weight.shape[1], CHANNELS_AT_ONCE // dtype.bytes))
-    out_bytes = max(2, dtype.bytes)
-    gemm = Gemm(rows, weight.shape[0] // groups, inner, dtype, groups, out_bytes, False, False, taps, split=not padded, older=padded)
-    result = Tensor(tuple(out), image.dtype, (), -1, image.device)
-    return _convolved_by(f"convolution_implicit_gemm_{dtype}", gemm, [image, weight], result, image, accelerator if taps > 1 else None)
+class _Convolved(NamedTuple):
+    """A convolution of which one product is computed: the images, its result or the gradient of that, and the weight."""
+
+    image: Tensor
+    result: Tensor
+    weight: Tensor
+
+    @property
+    def groups(self) -> int:
+        return max(1, self.image.shape[1] // self.weight.shape[1])
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.weight.shape[2:])
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether the channels, of one group, are filled up to a multiple of `ALIGNED_BYTES` with zeros."""
+        return DType.parse(self.image.dtype) in (DType.FP16, DType.BF16) and self.groups == 1 and _is_odd(self.image)
 
 
-def _convolution_backward(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
-    tensors = list(tensors_of(operator.inputs))
-    if len(tensors) < 3 or len(tensors[1].shape) < 3:
+def convolution_kernels(name: str, operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
+    """What a convolution, transposed or not, or the backward pass of one launches."""
+    tensors, position = list(tensors_of(operator.inputs)), argument_places(name).get("transposed", len(operator.inputs))
+    turned = "transpose" in name or (position < len(operator.inputs) and operator.inputs[position] is True)
+    is_backward = "backward" in name
+    if len(tensors) < 2 + is_backward or not 2 < len(tensors[0].shape) == len(tensors[1].shape):
         return None
-    gradient, image, weight = tensors[:3]
-    dtype = _convolved(image, accelerator, operator)
+    if is_backward:
+        gradient, image, weight = tensors[:3]
+        masks = [a for a in operator.inputs if isinstance(a, list) and len(a) == 3 and all(isinstance(x, bool) for x in a)]
+        to_image, to_weight, _ = masks[-1] if masks else (True, True, False)  # that of the bias is a sum, by an operator that it calls
+    else:
+        (image, weight), (to_image, to_weight) = tensors[:2], (True, False)
+        out = next(tensors_of(operator.outputs), None)
+        if out is None and turned:
+            return None
+        gradient = out or Tensor(_positions(operator, image, weight), image.dtype, (), -1, image.device)
+    # seen from the convolution from its result to its image, a transposed one is the gradient of the image
+    of = _Convolved(gradient, image, weight) if turned else _Convolved(image, gradient, weight)
+    dtype = arithmetic(of.image.dtype, accelerator, operator.tf32 is not False)
     if dtype is None:
         return None
-    masks = [a for a in operator.inputs if isinstance(a, list) and len(a) == 3 and all(isinstance(x, bool) for x in a)]
-    to_image, to_weight, _ = masks[-1] if masks else (True, True, False)  # that of the bias is a sum, by an operator that it calls
-    split = not _is_padded(image, weight)
-    out: list[Launch] = []
-    if to_image:
-        data = _data_gradient(gradient, image, weight, dtype)._replace(split=split, older=not split)
-        out += _convolved_by(f"dgrad_implicit_gemm_{dtype}", data, [gradient, weight], image, image, accelerator)
-    if to_weight:
-        weights = _weight_gradient(gradient, image, weight, dtype, accelerator)._replace(older=not split)
-        out += _convolved_by(f"wgrad_implicit_gemm_{dtype}", weights, [gradient, image], weight, image, accelerator)
-    return out
+    dtype = DType.FP32 if dtype is DType.TF32 and _is_odd(of.image) else dtype
+    first = _data_gradient if turned != is_backward else _forward
+    computed = [product for product, is_wanted in ((first, to_image), (_weight_gradient, to_weight)) if is_wanted]
+    return [launch for product in computed for launch in product(of, dtype, accelerator)]
+
+
+def _forward(of: _Convolved, dtype: DType, accelerator: Accelerator) -> list[Launch]:
+    image, result, weight = of
+    channels, step = weight.shape[1], CHANNELS_AT_ONCE // dtype.bytes
+    inner = of.taps * (channels if dtype is DType.FP32 or of.groups > 1 else _whole(channels, step))
+    gemm = _gemm(of, dtype, image.shape[0] * math.prod(result.shape[2:]), weight.shape[0] // of.groups, inner)
+    work = gemm._replace(split=not of.is_padded, older=of.is_padded)
+    return _convolved_by(f"convolution_implicit_gemm_{dtype}", work, [image, weight], result, image, accelerator if of.taps > 1 else None)
+
+
+def _data_gradient(of: _Convolved, dtype: DType, accelerator: Accelerator) -> list[Launch]:
+    image, gradient, weight = of
+    rows, positions = (tensor.shape[0] * math.prod(tensor.shape[2:]) for tensor in (image, gradient))
+    # A strided convolution multiplies only the taps that fall on an input position: as many products as forward.
+    inner = weight.shape[0] // of.groups * of.taps
+    inner = max(1, round(inner * positions / max(1, rows))) if positions < rows else inner
+    work = _gemm(of, dtype, rows, weight.shape[1], inner)._replace(split=not of.is_padded, older=of.is_padded)
+    return _convolved_by(f"dgrad_implicit_gemm_{dtype}", work, [gradient, weight], image, image, accelerator)
+
+
+def _weight_gradient(of: _Convolved, dtype: DType, accelerator: Accelerator) -> list[Launch]:
+    image, gradient, weight = of
+    positions = math.prod(gradient.shape[2:])
+    work = _gemm(of, dtype, weight.shape[1] * of.taps, weight.shape[0] // of.groups, positions)
+    if dtype is DType.FP32:  # every image for itself, added up afterwards: C is far too small to fill the cores
+        work = work._replace(batch=of.groups * gradient.shape[0])
+    else:
+        work = work._replace(k=positions * gradient.shape[0])
+        if dtype is DType.TF32 and compute_capability(accelerator.name) == _HOPPER:
+            work = work._replace(shared_bytes=of.groups * of.taps * _through_shared(weight.shape[1], work.n, work.k))
+    work = work._replace(older=of.is_padded)
+    return _convolved_by(f"wgrad_implicit_gemm_{dtype}", work, [gradient, image], weight, image, accelerator)
+
+
+def _gemm(of: _Convolved, dtype: DType, rows: int, columns: int, inner: int) -> Gemm:
+    return Gemm(rows, columns, inner, dtype, of.groups, max(2, dtype.bytes), cast=False, taps=of.taps)
 
 
 def _convolved_by(name: str, work: Gemm, inputs: list[Tensor], result: Tensor, image: Tensor, sharing: Accelerator | None) -> list[Launch]:
@@ -173,57 +212,6 @@ def _shared(body: Launch, result: Tensor, accelerator: Accelerator) -> list[Laun
     return [Launch("SubTensorOpWithScalar1d", clear), body, Launch("SubTensorOpWithCastTensor1d", cast)]
 
 
-def _is_transposed(name: str, operator: Operator) -> bool:
-    position = argument_places(name).get("transposed", len(operator.inputs))
-    return "transpose" in name or (position < len(operator.inputs) and operator.inputs[position] is True)
-
-
-def _transposed(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
-    """A transposed convolution: the data gradient of the convolution from its result to its image."""
-    image, weight = _image_and_weight(operator)
-    results = list(tensors_of(operator.outputs))
-    if image is None or weight is None or not results:
-        return None
-    return _convolution_backward(_called(operator, image, results[0], weight, [True, False, False]), accelerator)
-
-
-def _transposed_backward(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
-    """Its own gradients: that convolution of the gradient, and the same convolution's gradient of the weight."""
-    tensors, mask = list(tensors_of(operator.inputs)), operator.inputs[-1]
-    if len(tensors) < 3 or not isinstance(mask, list):
-        return None
-    gradient, image, weight = tensors[:3]
-    out: list[Launch] = []
-    if mask[0]:
-        forward = msgspec.structs.replace(operator, inputs=[gradient, weight], outputs=[image])
-        out += _convolution(forward, accelerator) or []
-    return out + (_convolution_backward(_called(operator, image, gradient, weight, [False, mask[1], False]), accelerator) or [])
-
-
-def _called(operator: Operator, gradient: Tensor, image: Tensor, weight: Tensor, wanted: list[Single]) -> Operator:
-    return msgspec.structs.replace(operator, inputs=[gradient, image, weight, wanted], outputs=[])
-
-
-def _data_gradient(gradient: Tensor, image: Tensor, weight: Tensor, dtype: DType) -> Gemm:
-    groups, taps = max(1, image.shape[1] // weight.shape[1]), math.prod(weight.shape[2:])
-    rows, positions = (tensor.shape[0] * math.prod(tensor.shape[2:]) for tensor in (image, gradient))
-    data = Gemm(rows, weight.shape[1], weight.shape[0] // groups * taps, dtype, groups, max(2, dtype.bytes), cast=False, taps=taps)
-    # A strided convolution multiplies only the taps that fall on an input position: as many products as forward.
-    return data._replace(k=max(1, round(data.k * positions / max(1, rows)))) if positions < rows else data
-
-
-def _weight_gradient(gradient: Tensor, image: Tensor, weight: Tensor, dtype: DType, accelerator: Accelerator) -> Gemm:
-    groups, taps = max(1, image.shape[1] // weight.shape[1]), math.prod(weight.shape[2:])
-    positions = math.prod(gradient.shape[2:])
-    weights = Gemm(weight.shape[1] * taps, weight.shape[0] // groups, positions, dtype, groups, max(2, dtype.bytes), cast=False, taps=taps)
-    if dtype is DType.FP32:  # every image for itself, added up afterwards: C is far too small to fill the cores
-        return weights._replace(batch=groups * gradient.shape[0])
-    weights = weights._replace(k=positions * gradient.shape[0])
-    if dtype is DType.TF32 and compute_capability(accelerator.name) == _HOPPER:
-        return weights._replace(shared_bytes=groups * taps * _through_shared(weight.shape[1], weights.n, weights.k))
-    return weights
-
-
 def _through_shared(m: int, n: int, k: int) -> int:
     """Bytes that pass through shared memory for C[m, n] of one tap. Positions, neighbours along k, lie apart where channels are last, and
     Hopper's matrix units read such factors from there in 16 bits alone (NVIDIA, PTX ISA, wgmma.mma_async): in TF32 they are turned around
@@ -233,26 +221,8 @@ def _through_shared(m: int, n: int, k: int) -> int:
     return -(-m // rows) * -(-n // columns) * k * (turned + multiplied) * DType.TF32.bytes
 
 
-def _is_padded(image: Tensor, weight: Tensor) -> bool:
-    """Whether the channels, of one group, are filled up to a multiple of `ALIGNED_BYTES` with zeros."""
-    return DType.parse(image.dtype) in (DType.FP16, DType.BF16) and image.shape[1] == weight.shape[1] and _is_odd(image)
-
-
 def _is_odd(image: Tensor) -> bool:
     return image.shape[1] * width(image.dtype) % ALIGNED_BYTES != 0
-
-
-def _convolved(image: Tensor, accelerator: Accelerator, operator: Operator) -> DType | None:
-    """The type in which a convolution of this image is multiplied; None for a type that is not multiplied."""
-    dtype = arithmetic(image.dtype, accelerator, operator.tf32 is not False)
-    return DType.FP32 if dtype is DType.TF32 and _is_odd(image) else dtype
-
-
-def _image_and_weight(operator: Operator) -> tuple[Tensor | None, Tensor | None]:
-    tensors = list(tensors_of(operator.inputs))[:2]
-    if len(tensors) < 2 or len(tensors[0].shape) < 3 or len(tensors[0].shape) != len(tensors[1].shape):
-        return None, None
-    return tensors[0], tensors[1]
 
 
 def _positions(operator: Operator, image: Tensor, weight: Tensor) -> tuple[int, ...]:
