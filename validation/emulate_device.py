@@ -235,11 +235,14 @@ class Reserved(NamedTuple):
     grown: int
 
 
-def reserved(name: str) -> Reserved:
-    """The allocations of a recording, given to the allocator in their order; what was there before and stays, as one piece."""
+def reserved(name: str) -> Reserved | None:
+    """The allocations of a recording, given to the allocator in their order; what was there before and stays, as one piece. None for a
+    recording without memory."""
     with gzip.open(Path(os.environ["LUMOS_TRACES"]) / f"{name}.json.gz") as file:
         events = [row for row in json.load(file)["traceEvents"] if row.get("name") == "[memory]" and row["args"]["Device Type"] == 1]
     rows = [row["args"] for row in sorted(events, key=lambda row: row["ts"])]
+    if not rows:
+        return None
     first: dict[int, int] = {}
     for row in rows:
         first.setdefault(row["Addr"], row["Bytes"])
@@ -350,7 +353,7 @@ PARTS = {
     "operators": lambda: operators_section([priced(name) for name in RECORDINGS]),
     "steps": lambda: steps_section(published_steps()),
     "peaks": lambda: peaks_section(published_peaks(), emulated_peaks()),
-    "memory": lambda: memory_section([reserved(name) for name in RECORDINGS], *tracked()),
+    "memory": lambda: memory_section([found for name in RECORDINGS if (found := reserved(name)) is not None], *tracked()),
 }
 
 

@@ -33,7 +33,7 @@ from lumos.emulation.run import Launched, records
 SCRIPT = Path(__file__).parent / "emulated" / "inference.py"
 LIMIT_S = 300.0
 RECORDINGS = {"bert": "bert-small", "vit": "vit-nsfw", "qwen": "qwen1.5-0.5b"}
-TARGET = 0.98
+TARGET = 0.99
 
 #: What decides which operators call others.
 PACKAGES = ("torch", "transformers")
@@ -61,7 +61,7 @@ def main() -> int:
     for each in found:
         print(f"{each.name}: {each.of_rows:.1%} of {each.rows} rows, {each.of_launching:.1%} of {each.launching} that launch")
     write_result("validation/results/emulate-inference.md", _section(found, used))
-    return 0 if all(each.of_rows >= TARGET for each in found) else 1
+    return 0 if all(each.of_launching >= TARGET for each in found) else 1
 
 
 def agreement(name: str) -> Agreement:
@@ -150,8 +150,10 @@ def _section(found: list[Agreement], used: list[str]) -> str:
     return "\n\n".join([
         f"Written by `python -m validation.emulate_inference`, with {' and '.join(used)}. Models emulated on an H100, against recordings of"
         f" one call of each there (name, shapes, order), which say that they were made with {' and '.join(made_with())}.",
-        markdown_table(("model", "rows", "the same (to reach ≥ 98 %)", "that launch", "the same"), rows),
-        "Rows that launch nothing depend on the version of torch, so the figure is that of the recordings' own. The rules for what"
+        markdown_table(("model", "rows", "the same", "that launch", "the same (to reach ≥ 99 %)"), rows),
+        "Rows that launch nothing are left out where a kernel makes them for itself: the memory of its result, and views of it, which a"
+        " profiler shows below the operator (`aten::empty`, `aten::resize_`, `aten::view`) and an emulated trace does not have. The others"
+        " depend on the version of torch, so the figure is that of the recordings' own. The rules for what"
         " `aten::addmm`, `aten::pow` and `aten::arange` call on a device were mended with these recordings. To have the figure:"
         " `python -m venv own`, `own/bin/pip install torch==2.6.0 transformers==4.49.0 'numpy<2' -e .`,"
         " `own/bin/python -m validation.emulate_inference`. The build for CUDA that this installs needs no GPU here.",

@@ -303,19 +303,16 @@ def recurrent_kernels(name: str, operator: Operator, accelerator: Accelerator) -
     def product(rows: int, columns: int, inner: int) -> Launch:
         return Launch(f"gemm_{dtype}", Gemm(rows, columns, inner, dtype, 1, max(2, dtype.bytes), cast=False))
 
-    def gated(sequences: int) -> Launch:
-        """Both products are read and the gates are kept, with the state and the cell before and after."""
-        size = sequences * (3 * columns + 4 * hidden) * width(given.dtype)
-        return Launch(f"rnn_elementwise_{'forward' if is_forward else 'backward'}", Traffic(size))
-
     def layer(inputs: int) -> list[Launch]:
         out = [product(total, columns, inputs)] if is_forward else []
         for sequences in moments if is_forward else reversed(moments):
-            step = [product(sequences, columns, state), gated(sequences)] if is_forward else [
-                gated(sequences), product(sequences, state, columns)
-            ]  # fmt: skip
-            projection = [product(sequences, state, hidden) if is_forward else product(sequences, hidden, state)] if projected else []
-            out += [*step, *projection] if is_forward else [*projection, *step]
+            # both products are read and the gates are kept, with the state and the cell before and after
+            size = sequences * (3 * columns + 4 * hidden) * width(given.dtype)
+            gates = Launch(f"rnn_elementwise_{'forward' if is_forward else 'backward'}", Traffic(size))
+            steps = [(columns, state), None, *[(state, hidden)] * bool(projected)]
+            if not is_forward:
+                steps = [sides and sides[::-1] for sides in reversed(steps)]
+            out += [gates if sides is None else product(sequences, *sides) for sides in steps]
         of_weights = [product(total, inputs, columns), product(columns, inputs, total), product(columns, state, total)]
         return out if is_forward else out + of_weights
 

@@ -93,7 +93,7 @@ class EmulationSettings(msgspec.Struct, frozen=True):
         }  # fmt: skip
         common = {
             _VARIABLE: msgspec.json.encode(self).decode(), "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled",
-            "KINETO_LOG_LEVEL": "5",
+            "KINETO_LOG_LEVEL": "6",  # above all that torch's profiler says
         }  # fmt: skip
         return common | ({name: str(value) for name, value in launcher.items()} if launched or self.world > 1 else {})
 

@@ -8,7 +8,6 @@ of a script end otherwise, it begins anew.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import logging
 import os
@@ -197,9 +196,8 @@ class _Emulation:
 
     def _start(self) -> None:
         activities = {ProfilerActivity.CPU}
-        with _silent():
-            torch.autograd._prepare_profiler(self._config, activities)
-            torch.autograd._enable_profiler(self._config, activities)
+        torch.autograd._prepare_profiler(self._config, activities)
+        torch.autograd._enable_profiler(self._config, activities)
         self._journal.is_on = True
 
     def _warms_up(self) -> None:
@@ -215,8 +213,7 @@ class _Emulation:
 
     def _stop(self) -> Any:
         self._journal.is_on = False
-        with _silent():
-            return torch.autograd._disable_profiler()
+        return torch.autograd._disable_profiler()
 
     def _finish(self) -> None:
         profile = self._stop()
@@ -286,17 +283,3 @@ class _Emulation:
     def _say(self, message: str) -> None:
         OUTSIDE.take_back()
         record.write_whole(Path(self._settings.file).with_suffix(".error"), message.encode())
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Within it, nothing reaches standard error: torch's profiler announces there that it starts and stops."""
-    sys.stderr.flush()
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)

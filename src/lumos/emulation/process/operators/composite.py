@@ -6,6 +6,7 @@ implementation for all kinds of devices call other operators, which appear below
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,26 +85,17 @@ def kernels_instead(backend: str) -> list[str]:
     return [name for name, kinds in _kinds().items() if _IMPLICIT in kinds and backend in kinds]
 
 
+#: Of an operator's entry, the lines with its implementations, and the one that names the form with an output that has them.
+_DISPATCHED, _DELEGATED = re.compile(r"^    ([\w, ]+):", re.MULTILINE), re.compile(r"^  structured_delegate: *(\S+)", re.MULTILINE)
+
+
 @cache
 def _kinds() -> dict[str, frozenset[str]]:
     """The kinds of implementations that each operator has, those that it leaves to its form with an output included."""
-    kinds_of: dict[str, set[str]] = {}
-    delegates: dict[str, str] = {}
-    name, listing = "", False
-    for line in _declarations().splitlines():
-        if line.startswith("- func: "):
-            name, listing = line.removeprefix("- func: ").partition("(")[0], False
-            kinds_of[name] = set()
-        elif line.startswith("  structured_delegate:"):
-            delegates[name], listing = line.partition(":")[2].strip(), False
-        elif line.startswith("  dispatch:"):
-            listing = True
-        elif listing and line.startswith("    "):
-            kinds_of[name].update(kind.strip() for kind in line.partition(":")[0].split(","))
-        else:
-            listing = False
-    for name, other in delegates.items():
-        kinds_of[name] |= kinds_of[other]
+    every = {entry.partition("(")[0]: entry for entry in _declarations().split("\n- func: ")[1:]}
+    kinds_of = {name: {kind for kinds in _DISPATCHED.findall(entry) for kind in kinds.split(", ")} for name, entry in every.items()}
+    for name, entry in every.items():
+        kinds_of[name].update(*(kinds_of[other] for other in _DELEGATED.findall(entry)))
     return {name: frozenset(kinds) for name, kinds in kinds_of.items()}
 
 
