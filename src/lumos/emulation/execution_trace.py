@@ -238,14 +238,13 @@ class NodeSheet:
         start, stride = group.ranks[0], _stride(group.ranks)
         given: list[Argument] = [exchange.sequence, [group.name, group.description], peer, name]
         given += [list(exchange.input_splits), list(exchange.output_splits), start, stride, len(group.ranks)]
-        said = (
-            ("collective_name", "string", name), ("dtype", "string", type_word(exchange.dtype)),
-            ("in_msg_nelems", "uint64", exchange.input_elements), ("out_msg_nelems", "uint64", exchange.output_elements),
-            ("in_split_size", "string", str(exchange.input_splits)), ("out_split_size", "string", str(exchange.output_splits)),
-            ("global_rank_start", "uint64", start), ("global_rank_stride", "int64", stride), ("pg_name", "string", group.name),
-            ("pg_desc", "string", group.description), ("pg_size", "uint64", len(group.ranks)),
-        )  # fmt: skip
-        attributes = _attributes(self._ids[2] + call.place, _FUNCTION, exchange.thread + 1) + [_attribute(*attribute) for attribute in said]
+        attributes = _attributes(self._ids[2] + call.place, _FUNCTION, exchange.thread + 1) + _written(
+            "string", collective_name=name, dtype=type_word(exchange.dtype), in_split_size=str(exchange.input_splits),
+            out_split_size=str(exchange.output_splits), pg_name=group.name, pg_desc=group.description,
+        ) + _written(
+            "uint64", in_msg_nelems=exchange.input_elements, out_msg_nelems=exchange.output_elements, global_rank_start=start,
+            pg_size=len(group.ranks),
+        ) + _written("int64", global_rank_stride=stride)  # fmt: skip
         return _encoded(call.id, "record_param_comms", call.parent, self._tensors.written(given), self._tensors.written(()), attributes)
 
 
@@ -298,17 +297,14 @@ def _stride(ranks: Sequence[int]) -> int:
     return steps.pop() if len(steps) == 1 else -1 if steps else 0
 
 
-def _attribute(name: str, kind: str, value: Any) -> dict[str, Any]:
-    return {"name": name, "type": kind, "value": value}
+def _written(kind: str, **values: Any) -> list[dict[str, Any]]:
+    """Attributes of one type."""
+    return [{"name": name, "type": kind, "value": value} for name, value in values.items()]
 
 
 def _attributes(record: int, scope: int, thread: int, sequence: int = -1, forward: int = 0, schema: str = "") -> list[dict[str, Any]]:
-    return [
-        _attribute("rf_id", "uint64", record), _attribute("fw_parent", "uint64", 0), _attribute("seq_id", "int64", sequence),
-        _attribute("scope", "uint64", scope), _attribute("tid", "uint64", thread), _attribute("fw_tid", "uint64", forward),
-        _attribute("op_schema", "string", schema), _attribute("kernel_backend", "string", ""), _attribute("kernel_file", "string", ""),
-        _attribute("tensor_range", "string", ""),
-    ]  # fmt: skip
+    numbers = _written("uint64", rf_id=record, fw_parent=0, scope=scope, tid=thread, fw_tid=forward) + _written("int64", seq_id=sequence)
+    return numbers + _written("string", op_schema=schema, kernel_backend="", kernel_file="", tensor_range="")
 
 
 def _encoded(number: int, name: str, parent: int, inputs: Any, outputs: Any, attributes: list[dict[str, Any]]) -> bytes:

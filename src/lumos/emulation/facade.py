@@ -69,10 +69,13 @@ def largest_that_fits(name: str, run: Callable[[int], list[Process]], said: Call
     best: list[Process] = []
     value: int | None = 1
     while value is not None:
-        processes, one = _try(run, value)
-        best = processes or best
-        tried.append(one)
-        said(one)
+        try:
+            processes = run(value)
+            tried.append(_taken(value, processes))
+        except DeviceFullError as full:
+            tried.append(Tried(value, 0, 0, 0, str(full)))
+        best = processes if tried[-1].fits else best
+        said(tried[-1])
         value = next_value(name, tried)
     return best, tried
 
@@ -101,15 +104,11 @@ def next_value(name: str, tried: Sequence[Tried]) -> int | None:
     return (low.value + above) // 2 if missed_twice else min(max(low.value + 1, guess), above - 1)
 
 
-def _try(run: Callable[[int], list[Process]], value: int) -> tuple[list[Process], Tried]:
-    try:
-        processes = run(value)
-    except DeviceFullError as full:
-        return [], Tried(value, 0, 0, 0, str(full))
+def _taken(value: int, processes: Sequence[Process]) -> Tried:
     most = max((peak(process) for process in processes), key=lambda highest: (highest.reserved_bytes, highest.allocated_bytes))
     shrank = next((note for process in processes for note in process.notes if note.code == _SHRANK), None)
     reason = f"{shrank.where}: {shrank.message}" if shrank else ""
-    return [] if reason else processes, Tried(value, most.allocated_bytes, most.reserved_bytes, most.room_bytes, reason)
+    return Tried(value, most.allocated_bytes, most.reserved_bytes, most.room_bytes, reason)
 
 
 #: The name of the folder of a command without a number to try.

@@ -11,12 +11,11 @@ if TYPE_CHECKING:
 
 class Launcher(NamedTuple):
     """How a program that starts the processes of a job is told how many there are. names: of the program, and after `python -m`.
-    factors: options whose numbers are multiplied, each by any of its spellings. default: of each where it is not given. by_torch: it lets
+    factors: options whose numbers are multiplied, by their spellings, and what each is where it is not given. by_torch: it lets
     `torch.distributed.launcher` start them."""
 
     names: tuple[str, ...]
-    factors: tuple[tuple[str, ...], ...]
-    default: tuple[int, ...]
+    factors: dict[tuple[str, ...], int]
     by_torch: bool = False
 
 
@@ -25,12 +24,11 @@ class Launcher(NamedTuple):
 _LAUNCHERS = (
     Launcher(
         ("torchrun", "torch.distributed.run", "torch.distributed.launch"),
-        (("--nproc-per-node", "--nproc_per_node"), ("--nnodes", "--nnode")), (1, 1), by_torch=True,
+        {("--nproc-per-node", "--nproc_per_node"): 1, ("--nnodes", "--nnode"): 1}, by_torch=True,
     ),
-    Launcher(("accelerate", "accelerate.commands.launch"), (("--num_processes", "--num-processes"),), (0,), by_torch=True),
-    Launcher(("deepspeed", "deepspeed.launcher.runner"), (("--num_gpus",), ("--num_nodes",)), (0, 1)),
-    Launcher(("mpirun",), (("-np", "-n", "--np"),), (0,)),
-    Launcher(("srun",), (("-n", "--ntasks"),), (0,)),
+    Launcher(("accelerate", "accelerate.commands.launch"), {("--num_processes", "--num-processes"): 0}, by_torch=True),
+    Launcher(("deepspeed", "deepspeed.launcher.runner"), {("--num_gpus",): 0, ("--num_nodes",): 1}),
+    Launcher(("mpirun",), {("-np", "-n", "--np"): 0}), Launcher(("srun",), {("-n", "--ntasks"): 0}),
 )  # fmt: skip
 
 
@@ -52,7 +50,7 @@ def launched_ranks(command: Sequence[str]) -> int | None:
     if launcher is None:
         return None
     ranks = 1
-    for spellings, default in zip(launcher.factors, launcher.default, strict=True):
+    for spellings, default in launcher.factors.items():
         value = _value(told, spellings)
         if value is not None and not value.isdigit():
             return None

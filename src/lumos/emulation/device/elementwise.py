@@ -110,8 +110,6 @@ def _steps(tensor: Tensor, shape: tuple[int, ...]) -> tuple[int, ...] | None:
 
 #: Elements of a chunk, chunks of a launch, and tensors of a launch by the number of lists (1 to 5).
 CHUNK, CHUNKS, TENSORS = 65_536, 320, (110, 64, 48, 36, 30)
-#: Lists that the fused optimizers read without writing: the gradients.
-_ONLY_READ = {"_fused_adam": (1,), "_fused_adamw": (1,), "_fused_sgd": (1,), "_fused_adagrad": (1,)}
 #: Operators of lists that read whole tensors and give back one value each.
 _REDUCED = ("_foreach_norm", "_foreach_max")
 
@@ -158,17 +156,7 @@ def chunked(tensors: Sequence[Tensor], depth: int) -> list[list[tuple[int, float
 
 def _traffic(name: str, lists: Sequence[Sequence[Tensor]]) -> list[int]:
     """Bytes that each position of the lists reads and writes: a list is read; written are a new list, the first one, or all that a fused
-    optimizer changes."""
-    read = [sum(nbytes(tensors[i]) for tensors in lists) for i in range(len(lists[0]))]
-    if name in _REDUCED:
-        return read
-    if name.startswith("_fused"):
-        untouched = _ONLY_READ.get(name, ())
-        written = [tensors for k, tensors in enumerate(lists) if k not in untouched]
-    else:
-        written = [lists[0]]
-    if name == "_foreach_copy":
-        read = [nbytes(tensors) for tensors in lists[-1]]
-    elif name in ("_foreach_zero", "_foreach_fill"):
-        read = [0] * len(read)
-    return [r + sum(nbytes(tensors[i]) for tensors in written) for i, r in enumerate(read)]
+    optimizer changes, which are all but the gradients, its second list."""
+    read = lists[:0] if name in ("_foreach_zero", "_foreach_fill") else lists[-1:] if name == "_foreach_copy" else lists
+    written = lists[:0] if name in _REDUCED else [lists[0], *lists[2:]] if name.startswith("_fused") else lists[:1]
+    return [sum(nbytes(tensors[i]) for tensors in (*read, *written)) for i in range(len(lists[0]))]

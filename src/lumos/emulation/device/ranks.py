@@ -152,25 +152,22 @@ class _Members:
     def __init__(self, program: DeviceProgram) -> None:
         self.original = program.process.rank
         self.groups = {group.name: group for group in program.process.groups}
-        self.holding: dict[tuple[int, int], list[Group]] = defaultdict(list)
+        self.holding: dict[tuple[int, int], dict[str, Group]] = defaultdict(dict)
         for group in program.process.groups:
             for rank in group.ranks:
-                self.holding[group.made, rank].append(group)
+                self.holding[group.made, rank][group.name] = group
 
     def mapped(self, group: Group, copy: int) -> Group:
         """The group that holds the copy where `group` holds the original."""
-        if self.original == copy or not self._holds(group, self.original) or self._holds(group, copy):
+        of_copy = self.holding[group.made, copy]
+        if group.name in of_copy or group.name not in self.holding[group.made, self.original]:
             return group
-        made = self.holding.get((group.made, copy), [])
-        if len(made) != 1:
+        if len(of_copy) != 1:
             raise LumosError(
-                f"records: rank {copy} copies rank {self.original}, but is in {len(made)} of the groups made with {group.name!r}; "
+                f"records: rank {copy} copies rank {self.original}, but is in {len(of_copy)} of the groups made with {group.name!r}; "
                 "emulate again"
             )
-        return made[0]
-
-    def _holds(self, group: Group, rank: int) -> bool:
-        return any(other is group for other in self.holding.get((group.made, rank), ()))
+        return next(iter(of_copy.values()))
 
 
 def _facts(program: DeviceProgram, members: _Members, rank: int, first: int) -> dict[int, Fact]:

@@ -7,7 +7,6 @@ import pickle
 import sys
 import time
 from collections import deque
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,11 +126,6 @@ def _frames() -> list[dict[str, Any]]:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and len(frames) < _DEEPEST:
         if not is_of_lumos(frame.f_code.co_filename):
-            frames.append(_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+            frames.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name})
         frame = frame.f_back
     return frames
-
-
-@cache
-def _line(file: str, line: int, name: str) -> dict[str, Any]:
-    return {"filename": file, "line": line, "name": name}

@@ -151,7 +151,7 @@ def _lists(
             else:
                 known = note if isinstance(note, record.Operator) else record.Operator(
                     name=row.name, thread=thread, begin=begin, end=end, overload=str(getattr(row.event, "overload_name", "")),
-                    inputs=_Inputs(storages, rows.noted[index])(row.event, flat),
+                    inputs=_inputs(storages, rows.noted[index], row.event, flat),
                 )  # fmt: skip
                 leaf, number = known is note and (note.leaf or index not in rows.parents), row.event.typed[1].sequence_number
                 made = forward.get(number, -1) if _is_node(row) else -1
@@ -194,31 +194,24 @@ def _schemas(operators: Iterable[record.Operator]) -> dict[str, str]:
     return schemas
 
 
-class _Inputs:
-    """Reads inputs as torch's profiler describes them. Its tree knows the address of a tensor, and so which one it is of those that were
-    noted until then; of a list of numbers it has nothing, which the rows outside of the tree have. noted: the newest note."""
+def _inputs(storages: Storages, noted: int, event: Any, flat: Mapping[int, Any]) -> list[record.Argument]:
+    """Inputs as torch's profiler describes them. Its tree knows the address of a tensor, and so which one it is of those that were noted
+    until then; of a list of numbers it has nothing, which the rows outside of the tree have. noted: the newest note."""
 
-    def __init__(self, storages: Storages, noted: int) -> None:
-        self._storages, self._noted = storages, noted
+    def single(value: Any) -> record.Single:
+        if not hasattr(value, "sizes"):
+            return value if isinstance(value, (bool, int, float, str)) else None
+        dtype = str(value.dtype).removeprefix("torch.")
+        known = storages.known(int(value.impl_ptr), noted) if value.impl_ptr is not None else None
+        if known is not None and (known.shape, known.dtype) == (tuple(value.sizes), dtype):
+            return known
+        return record.Tensor(tuple(value.sizes), dtype, tuple(value.strides or ()), 0, value.device.type)
 
-    def __call__(self, event: Any, flat: Mapping[int, Any]) -> list[record.Argument]:
-        arguments = [self._argument(argument) for argument in event.typed[1].inputs]
-        if None in arguments and event.correlation_id in flat:
-            numbers: Sequence[Any] = flat[event.correlation_id].concrete_inputs()
-            if len(numbers) == len(arguments):
-                return [self._argument(number) if value is None else value for value, number in zip(arguments, numbers, strict=True)]
+    def argument(value: Any) -> record.Argument:
+        return [single(element) for element in value] if isinstance(value, (list, tuple)) else single(value)
+
+    arguments = [argument(value) for value in event.typed[1].inputs]
+    numbers: Sequence[Any] = flat[event.correlation_id].concrete_inputs() if None in arguments and event.correlation_id in flat else ()
+    if len(numbers) != len(arguments):
         return arguments
-
-    def _argument(self, value: Any) -> record.Argument:
-        if isinstance(value, (list, tuple)):
-            return [self._single(element) for element in value]
-        return self._single(value)
-
-    def _single(self, value: Any) -> record.Single:
-        if hasattr(value, "sizes"):
-            dtype = str(value.dtype).removeprefix("torch.")
-            known = self._storages.known(int(value.impl_ptr), self._noted) if value.impl_ptr is not None else None
-            if known is not None and (known.shape, known.dtype) == (tuple(value.sizes), dtype):
-                return known
-            return record.Tensor(tuple(value.sizes), dtype, tuple(value.strides or ()), 0, value.device.type)
-        return value if isinstance(value, (bool, int, float, str)) else None
+    return [argument(number) if value is None else value for value, number in zip(arguments, numbers, strict=True)]

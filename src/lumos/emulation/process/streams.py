@@ -41,7 +41,7 @@ class Streams:
         self._journal = journal
         self._current = threading.local()
         self.events = itertools.count(1)
-        self.priorities: list[int] = [0]
+        self._count = 1
         self._calls = 0
         self._after: defaultdict[int, StreamMoment] = defaultdict(dict)  # of a stream: what is done before its next work begins
         self._recorded: dict[int, StreamMoment] = {}  # of an event: what is done once it is
@@ -56,10 +56,10 @@ class Streams:
     def current(self, number: int) -> None:
         self._current.number = number
 
-    def new(self, priority: int) -> int:
+    def new(self) -> int:
         """The number of a new stream."""
-        self.priorities.append(priority)
-        return len(self.priorities) - 1
+        self._count += 1
+        return self._count - 1
 
     def call(self, kind: CallKind, *, stream: int = 0, event: int = -1, exchange: int = -1, graph: int = -1, size: int = 0) -> None:
         """Note a call that orders work."""
@@ -83,7 +83,7 @@ class Streams:
         elif kind is CallKind.SYNCHRONIZE_EVENT:
             self.done(recorded)
         elif kind is CallKind.SYNCHRONIZE_DEVICE:
-            self.done(dict.fromkeys(range(len(self.priorities)), self._calls))
+            self.done(dict.fromkeys(range(self._count), self._calls))
         elif kind in (CallKind.SYNCHRONIZE_STREAM, CallKind.READ_VALUE):
             self.done(self._after[stream] | {stream: self._calls})
 
@@ -95,15 +95,13 @@ def answers(streams: Streams) -> dict[str, Any]:
         """A stream of the emulated device."""
 
         def __new__(cls, _device: Any = None, priority: int = 0, **given: Any) -> Any:
-            number = given["stream_id"] if "stream_id" in given else streams.new(priority)
-            return super().__new__(cls, stream_id=number, device_index=0, device_type=_CUDA)
+            number = given["stream_id"] if "stream_id" in given else streams.new()
+            made = super().__new__(cls, stream_id=number, device_index=0, device_type=_CUDA)
+            made.priority = priority
+            return made
 
         def __init__(self, *_: Any, **__: Any) -> None:
             pass
-
-        @property
-        def priority(self) -> int:
-            return streams.priorities[self.stream_id]
 
         @property
         def cuda_stream(self) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,15 +47,11 @@ class _Twin:
     several values."""
 
     def __init__(self, size: int, dtype: torch.dtype, number: Any, end: Any) -> None:
-        self._size, self._dtype, self._number, self._end = size, dtype, number, end
-        self._memory: torch.Tensor | None = None
+        self._whole, self._dtype, self._number, self._end = -(-size // WHOLE) * WHOLE, dtype, number, end
 
-    @property
-    def memory(self) -> torch.Tensor:
-        if self._memory is None:
-            whole = -(-self._size // WHOLE) * WHOLE
-            self._memory = _aten.full.default([whole // self._dtype.itemsize], self._number, dtype=self._dtype).view(torch.uint8)
-        return self._memory
+    @cached_property
+    def memory(self) -> Any:
+        return _aten.full.default([self._whole // self._dtype.itemsize], self._number, dtype=self._dtype).view(torch.uint8)
 
 
 class KnownValues:

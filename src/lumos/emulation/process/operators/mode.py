@@ -28,7 +28,7 @@ from lumos.emulation.process.versions import allows_tf32
 from lumos.emulation.record import Operator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from lumos.emulation.process.journal import Journal
     from lumos.emulation.process.operators.storages import Storages
@@ -72,7 +72,6 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         self.known = KnownValues(journal)
         self.exchanges = Exchanges(journal, storages, streams, self.known)
         self._nested = itertools.count()
-        self._largest: dict[tuple[Any, ...], int] = {}  # elements of the largest result, by operator and shapes: a mesh is made often
 
     def create_symbolic_nested_int(self, **_: Any) -> Any:
         """What stands for the lengths of a nested tensor's rows, as without the mode: a number of their own, rather than a symbol."""
@@ -138,9 +137,8 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         if (func.namespace != "aten" and follows(func, self.kind)) or by_device.chooses(func, self.kind):
             return self._by_parts(func, types, args, kwargs)  # by torch's rules for shapes, a wait would make a tensor of its own
         out = self._result(func, types, args, kwargs)
-        for output in out if isinstance(out, (list, tuple)) else (out,):
-            if isinstance(output, torch.Tensor):
-                self.storages.number_of(output)
+        for output in tensors_in((out,)):
+            self.storages.number_of(output)
         return out
 
     def _by_parts(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -155,7 +153,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
                 out = func._op_dk(getattr(DispatchKey, implementation(func)), *args, **kwargs)
         except (RuntimeError, NotImplementedError):
             out = None  # it reads data after all
-        if out is None or any(type(output) is torch.Tensor for output in (out if isinstance(out, (list, tuple)) else (out,))):
+        if out is None or any(type(output) is torch.Tensor for output in tensors_in((out,))):
             with self.journal.closed():
                 return self._result(func, types, args, kwargs)
         stand_ins.pass_on(self, func, args, kwargs, out)
@@ -226,12 +224,14 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
 
     def _placed(self, computed: Any, device: str) -> Any:
         """A result that was worked out on the host, as tensors of the device."""
-        if not isinstance(computed, torch.Tensor):
-            return type(computed)(self._placed(part, device) for part in computed) if isinstance(computed, (list, tuple)) else computed
-        with self:
-            out = torch.ops.aten.empty_strided.default(computed.shape, computed.stride(), dtype=computed.dtype, device=device)
-        self.known.know(out, computed)
-        return out
+
+        def placed(part: Any) -> Any:
+            with self:
+                out = torch.ops.aten.empty_strided.default(part.shape, part.stride(), dtype=part.dtype, device=device)
+            self.known.know(out, part)
+            return out
+
+        return tree_map_only(torch.Tensor, placed, computed)
 
     @contextlib.contextmanager
     def aside(self, hidden: bool) -> Iterator[None]:
@@ -248,18 +248,12 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
 
     def largest_result(self, func: Any, args: Any, kwargs: Any) -> int:
         """Elements of the largest tensor that an operator on tensors with data would make; 0 where only the data tell."""
-        if any(argument.alias_info is not None and argument.alias_info.is_write for argument in func._schema.arguments):
-            return 0  # it writes into tensors that are there
-        asked = (func, _shapes(args), _shapes(kwargs.items()))
-        if asked not in self._largest:
-            with self.journal.closed(), self.closed():
-                try:
-                    out = self.dispatch(func, (), args, kwargs)
-                except (RuntimeError, NotImplementedError):
-                    out = None
-            outputs = out if isinstance(out, (list, tuple)) else (out,)
-            self._largest[asked] = max((output.numel() for output in outputs if isinstance(output, torch.Tensor)), default=0)
-        return self._largest[asked]
+        with self.journal.closed(), self.closed():
+            try:
+                out = self.dispatch(func, (), args, kwargs)
+            except (RuntimeError, NotImplementedError):
+                return 0
+        return max((output.numel() for output in tensors_in((out,))), default=0)
 
     @contextlib.contextmanager
     def closed(self) -> Iterator[None]:
@@ -280,17 +274,6 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
             name=func._schema.name, thread=0, begin=0, end=0, inputs=inputs, overload=overload, stream=self.streams.current, tf32=tf32,
             line=self.journal.line(), region=self.compiled.region,
         )  # fmt: skip
-
-
-def _shapes(values_given: Iterable[Any]) -> tuple[Any, ...]:
-    """Arguments, with the shape and type of each tensor in its place: all that the shapes of results follow from. What is neither a
-    number nor a tensor, such as an element type, stands as its text."""
-    return tuple(
-        (argument.dtype, tuple(argument.shape)) if isinstance(argument, torch.Tensor)
-        else _shapes(argument) if isinstance(argument, (list, tuple))
-        else (type(argument), argument) if isinstance(argument, (bool, int, float)) else str(argument)
-        for argument in values_given
-    )  # fmt: skip
 
 
 def _is_plain(kind: Any) -> bool:

@@ -449,8 +449,8 @@ _operators = {name: getattr(getattr(aten, name.partition(".")[0], None), name.pa
 STAND_INS = {_operators[name]: rule for name, rule in _BY_NAME.items() if _operators[name] is not None}
 
 
-#: Elements of the largest tensor that an operator may make for real, so that memory stays bounded.
-_LARGEST = 1 << 20
+#: Elements of the largest tensor that an operator may make for real, so that memory stays bounded; and of what it may be given unasked.
+_LARGEST, _SURELY_SMALL = 1 << 20, 1 << 13
 
 
 def can_run_for_real(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
@@ -479,7 +479,15 @@ def run_for_real(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _is_small(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
     """Whether the results are, which an operator on tensors without data tells; one that cannot tell depends on data and is run."""
-    shapes = [tensor.shape for tensor in tensors_in((*args, *kwargs.values()))]
-    if sum(math.prod(shape) for shape in shapes) > _LARGEST:
+    if sum(tensor.numel() for tensor in tensors_in((args, kwargs))) > _LARGEST:
         return False
+    if any(True for _ in written(func, args, kwargs)) or _size((args, kwargs)) <= _SURELY_SMALL:
+        return True
     return bool(mode.largest_result(func, args, kwargs) <= _LARGEST)
+
+
+def _size(given: Any) -> float:
+    """The elements of what is given, each with each, as often as any number says: no operator makes more than their square of it."""
+    if isinstance(given, torch.Tensor) or type(given) in (int, float):
+        return float(max(1.0, given.numel() if isinstance(given, torch.Tensor) else abs(given)))
+    return math.prod(map(_size, given.values() if isinstance(given, dict) else given)) if isinstance(given, (list, tuple, dict)) else 1.0
