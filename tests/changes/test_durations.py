@@ -12,7 +12,7 @@ from tests.drawn_graph import drawn_graph
 from lumos.analyze.loop.steady import steady
 from lumos.analyze.loop.steps import members
 from lumos.changes.answer import answer, unchanged_tasks
-from lumos.changes.certainty.left_out import SIDE_LEFT_OUT, sides_left_out
+from lumos.changes.certainty.possible import SIDE_LEFT_OUT, sides_left_out
 from lumos.changes.durations import Durations, check_altered, drop, fuse, matching, meant_operators, scale, slow_rank
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Dependency, Kind, Processor

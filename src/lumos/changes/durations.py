@@ -20,7 +20,7 @@ from lumos.analyze.loop.spans import launches
 from lumos.analyze.loop.steps import members
 from lumos.analyze.ranks.equal_work import Like, durations_like
 from lumos.analyze.task_class import bound_by_arithmetic
-from lumos.changes.certainty.left_out import check_left
+from lumos.changes.certainty.possible import check_left
 from lumos.changes.ranges import inside
 from lumos.characters import is_whole
 from lumos.diagnostics import Diagnostic

@@ -20,9 +20,8 @@ from lumos.analyze.trust import Trust, check_sound, together, with_evidence
 from lumos.analyze.trust import trust as trust_in
 from lumos.changes.answer import Answer, Changed, answer, base_of, loop_ratio, unchanged_tasks
 from lumos.changes.certainty import trusted
-from lumos.changes.certainty.left_out import sides_left_out
 from lumos.changes.certainty.peak import above_peak_rate
-from lumos.changes.certainty.possible import check_size, schedulable
+from lumos.changes.certainty.possible import check_size, schedulable, sides_left_out
 from lumos.changes.certainty.probe import probe, probe_of_base
 from lumos.changes.certainty.unmeasured import asks_for_events, inferred_event_waits, loader_unseen, on_other_hosts
 from lumos.changes.durations import Durations, MadeFrom, check_altered, matching, meant_operators

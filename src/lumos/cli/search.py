@@ -61,7 +61,7 @@ def search(
         rows = [Swept(0, searched(job, **words))] if sweep is None else searched(job, sweep=sweep, **words)
     first = rows[0].found
     if parquet is not None:
-        from lumos.reports.export.search_table import write_parquet
+        from lumos.reports.export.job import write_parquet
 
         write_parquet(parquet, [f for _, f in rows])
     if any(files.values()):
