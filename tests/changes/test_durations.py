@@ -264,19 +264,6 @@ def test_a_scaling_and_its_inverse_give_the_durations_back(tasks, factor):
     assert np.array_equal(scale(scale(graph, tasks, factor), tasks, 1 / factor).duration, graph.duration)
 
 
-def test_changes_of_disjoint_tasks_commute():
-    graph, job = gpu_job((0, 1)), Job(())
-    relu, nccl = matching(graph, job, "relu"), matching(graph, job, "nccl")
-    there, back = drop(scale(graph, nccl, 0.3), relu), scale(drop(graph, relu), nccl, 0.3)
-    assert np.array_equal(there.duration, back.duration)
-
-
-def test_a_change_and_its_inverse_give_the_base_back():
-    graph = gpu_job()
-    every = np.ones(len(graph), bool)
-    assert np.array_equal(scale(scale(graph, every, 4.0), every, 0.25).duration, graph.duration)
-
-
 def test_nothing_dropped_ever_lengthens_the_step():
     graph = gpu_job((0, 1))
     for task in range(len(graph)):

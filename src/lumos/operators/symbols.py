@@ -52,12 +52,10 @@ class Selection(NamedTuple):
 
 
 class Symbols:
-    """The symbols of one recording. value: the recorded size of each. conflicts: how often two axes of one size had to be equal and could
-    not be made so."""
+    """The symbols of one recording. value: the recorded size of each."""
 
     def __init__(self) -> None:
         self.value: list[int] = []
-        self.conflicts = 0
         self._equal: dict[int, Axis] = {}
         self._follows: dict[int, Sum | Window | Selection] = {}
         self._numbers: dict[int, int] = {}
@@ -217,9 +215,7 @@ class Symbols:
         a, b = self.folded(a), self.folded(b)
         common = Counter(a.symbols) & Counter(b.symbols)
         left, right = _without(a.symbols, common), _without(b.symbols, common)
-        if not left or not right:
-            self.conflicts += 1
-        elif not self._bind(a.factor, left, b.factor, right):
+        if left and right and not self._bind(a.factor, left, b.factor, right):
             self._pair(a.factor == b.factor, left, right)
 
     def _bind(self, factor: int, left: tuple[int, ...], other: int, right: tuple[int, ...]) -> bool:
@@ -243,7 +239,6 @@ class Symbols:
                 rest.remove(other)
                 pairs.append((s, other))
         if not pairs or len(left) == 1:
-            self.conflicts += 1
             return
         for s, other in pairs:
             self.unify(Axis(1, (s,)), Axis(1, (other,)))

@@ -128,17 +128,6 @@ def test_sizes_are_those_of_the_model_of_which_ranks_hold_a_part(tensor):
         answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["ffn=1001"])), force=True)
 
 
-def test_heads_that_cannot_be_shared_are_named(tensor):
-    with pytest.raises(LumosError, match="32 heads of the model cannot be shared equally by 5"):
-        answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["tp=5"])), force=True)
-
-
-def test_as_many_tensor_parallel_ranks_are_the_recorded_job(tensor):
-    answer = answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["tp=2"])), force=True)
-    assert answer.outcome.step_time_s == answer.base.step_time_s
-    assert answer.changes == ("tp = 2 (measured: 2)",)
-
-
 def test_ranks_that_share_all_layers_are_one_replica(tmp_path):
     """Nothing exchanges gradients, and the exchanges of the stream are none of replicas."""
     tensor = Recorded(tmp_path, gpus=2, tp=2)

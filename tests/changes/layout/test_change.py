@@ -93,11 +93,6 @@ def test_of_two_equal_stacks_each_has_the_layers_asked_for():
     assert step(layers(two, job, 2)) == step(layout)
 
 
-def test_as_many_layers_as_measured_change_nothing():
-    job, _, layout = base()
-    assert step(layers(layout, job, 4)) == step(layout)
-
-
 def test_only_the_last_microbatch_exchanges_gradients():
     job, graph, layout = base()
     more = assemble_pieces(microbatches(layout, job, None, 3))

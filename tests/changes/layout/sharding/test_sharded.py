@@ -271,11 +271,6 @@ def test_recomputation_gathers_nothing_again(tmp_path):
     assert 1e9 * answer.outcome.step_time_high_s == pytest.approx(12_600_000 * spread, rel=0.01)
 
 
-def test_the_same_stage_is_the_recorded_job(tmp_path):
-    answer = step(replicas(tmp_path), "zero=0")
-    assert answer.outcome.step_time_s == answer.base.step_time_s
-
-
 def test_a_part_of_the_update_and_then_broadcasts(tmp_path):
     """Each replica updates one of the two layers, and gets the other; gradients are exchanged as they were."""
     answer = step(replicas(tmp_path), "zero=1")
