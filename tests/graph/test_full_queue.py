@@ -17,14 +17,6 @@ def depth_of(found):
     return full_queue(found, device_work(found), NONE).depth
 
 
-def busy(draw, each):
-    """1,000 kernels of so many us that were launched before the recording."""
-    drawing = draw()
-    for i in range(1000):
-        drawing.work("kernel", "kernel", each * i, each, 7, drawing.correlate())
-    return drawing
-
-
 def filled(draw, lost=(), kernel=10.0):
     """1,500 launches of 1 us, of kernels of 10 us: outstanding grows by 9 in 10 until 1,000 are queued, then each call waits for a kernel
     to end, and returns 1 us later. lost: the numbers of launches that the recording lacks, with their kernels. kernel: another length."""
@@ -55,20 +47,13 @@ def test_a_launch_into_a_full_queue_costs_what_others_cost_also_where_rows_are_l
     assert faster.end.max() / base.end.max() == pytest.approx(0.5, abs=0.01)
 
 
-@pytest.mark.parametrize(("launches", "depth"), [(99, 0), (100, 1000)])
-def test_a_queue_is_full_where_a_hundred_launches_begin_at_one_count(draw, trace, launches, depth):
-    # 1,000 kernels of 10 us were launched before the recording, and every recorded launch begins when one of them has ended
-    drawing = busy(draw, 10.0)
-    for i in range(launches):
-        drawing.launch((10.0 * i + 1, 10.0), (10_000 + 10.0 * i, 10.0))
-    assert depth_of(trace(drawing)) == depth
-
-
-@pytest.mark.parametrize(("waits", "returns", "depth"), [(4, 1, 0), (5, 1, 1000), (5, -1, 0), (5, 61, 0)])
+@pytest.mark.parametrize(("waits", "returns", "depth"), [(3, 1, 0), (4, 1, 1000), (4, -1, 0), (4, 61, 0)])
 def test_a_queue_is_full_where_long_launches_return_when_a_place_is_free(draw, trace, waits, returns, depth):
     # 1,000 kernels of 150 us were launched before the recording. Every call begins 1 us after one of them has begun, at 1,000 outstanding
-    # launches, and returns so long (us) after its end: `waits` such calls are too few to be a cluster, but all wait for the place.
-    drawing = busy(draw, 150.0)
+    # launches, and returns so long (us) after its end; three such calls may take long by chance.
+    drawing = draw()
+    for i in range(1000):
+        drawing.work("kernel", "kernel", 150.0 * i, 150.0, 7, drawing.correlate())
     for i in range(waits):
         drawing.launch((300.0 * i + 1, 149.0 + returns), (150_000 + 10.0 * i, 10.0))
         if i < waits - 1:

@@ -100,6 +100,19 @@ def test_waits_that_follow_one_another_have_sources_of_their_own(draw, trace):
     assert rank_graph(found).lag[0, Dependency.STREAM_WAIT] == 3_000
 
 
+def test_a_wait_that_never_held_anything_up_is_not_for_what_its_stream_waits_for_anyhow(draw, trace):
+    """Each step fills a buffer that the copy of the step before has left long ago, copies it, and waits for an all-reduce."""
+    nccl, copy = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "Memcpy DtoH (Device -> Pinned)"
+    drawing = draw()
+    for at in (0, 1000, 2000):
+        drawing.step(at // 1000, at, 990).call("cudaStreamWaitEvent", at + 1, 1).launch((at + 3, 2), (at + 10, 100), 7, "gemm")
+        drawing.call("cudaStreamWaitEvent", at + 6, 1).copy((at + 8, 2), (at + 113, 20), copy, 1 << 20, stream=13)
+        drawing.call("cudaStreamWaitEvent", at + 12, 1).launch((at + 14, 2), (at + 113, 80), 21, nccl)
+        drawing.call("cudaStreamWaitEvent", at + 18, 1).launch((at + 20, 2), (at + 196, 10), 7, "update")
+    found = pairs(trace(drawing))[0]
+    assert found.count(("gemm", copy)) == 2 and ("gemm", nccl) not in found and found.count(("update", nccl)) == 3
+
+
 def test_of_two_waits_at_one_place_one_holds_back_the_stream_that_is_launched_to_later(draw, trace):
     """A copy lets the stream of compute wait for it, and itself waits for compute; the copy is launched next, then a kernel."""
     drawing = draw()
@@ -125,16 +138,6 @@ def test_a_wait_that_the_next_launch_does_not_obey_holds_back_the_work_that_it_e
         drawing.call("cudaStreamWaitEvent", at + 22, 1).launch((at + 24, 2), (at + 182, 20), 7, "compute")
     found = pairs(trace(drawing))[0]
     assert found.count(("compute", "exchange")) == found.count(("compute", "copy")) == found.count(("exchange", "begin")) == 3
-
-
-def test_a_wait_inside_a_librarys_call_holds_nothing_back(draw, trace):
-    # the all-reduce had ended by chance when the next kernel started; the library's wait was for a stream of its own
-    nccl = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-    drawing = draw().launch((0, 5), (6, 15), 7, "before").row("user_annotation", "nccl:all_reduce", 10, 30)
-    drawing.call("cudaStreamWaitEvent", 12, 1).launch((15, 5), (22, 10), 20, nccl).call("cudaStreamWaitEvent", 25, 1)
-    drawing.launch((50, 5), (56, 10), 7, "after")
-    found, waits = pairs(trace(drawing))
-    assert found == [(nccl, "before")] and (waits.inferred, waits.unresolved) == (1, 0)
 
 
 def test_the_delay_of_a_wait_is_the_shortest_of_its_repetitions(draw, trace, loop_time):

@@ -122,15 +122,3 @@ def test_time_beyond_the_usual_of_its_place_until_the_device_is_idle_is_kept(dra
             drawing.op("aten::mul", at + 5, work)
         at += 5 + work
     assert rank_graph(trace(drawing.op("after", at, 5))).unclaimed_wait_time.tolist() == [430 * US]
-
-
-@pytest.mark.parametrize("waits", [True, False])
-def test_what_lasts_as_long_whenever_the_device_ends_is_no_wait(draw, trace, waits):
-    """A kernel ends 50 us after its launch in one step and 90 in the next, and the operator behind it lasts as long and 10 us, or 100."""
-    drawing, at = draw(), 0
-    for step in range(4):
-        kernel = 90 if step % 2 else 50
-        work = kernel + 10 if waits else 100
-        drawing.op(f"ProfilerStep#{step}", at, 105 + work).launch((at, 5), (at + 5, kernel)).op("aten::mul", at + 5, work)
-        at += 200 + work
-    assert rank_graph(trace(drawing.op("after", at, 5))).unclaimed_wait_time.tolist() == ([50 * US, 90 * US] * 2 if waits else [])

@@ -80,7 +80,7 @@ def rank_constants(
     call = work.call[copies.work]
     after_copy = trace.start[call] + trace.duration[call] - work.end[copies.work]
     gap = gap[gap < LONGEST_GAP]
-    least, lag[Dependency.STREAM_ORDER], most = (_mean(gap),) * 3 if len(gap) else _usual_gap(trace, work, ordinary)
+    least, lag[Dependency.STREAM_ORDER], most = (max(0, int(gap.mean())),) * 3 if len(gap) else _usual_gap(trace, work, ordinary)
     lag[Dependency.LAUNCH] = _median(latency[latency < LONGEST_LATENCY])
     lag[Dependency.OCCUPANCY] = dispatched.delay
     lag[Dependency.STREAM_WAIT] = _wait_delay(work, waits, np.maximum(previous_end, call_end + LAUNCHED_EARLY))
@@ -116,8 +116,3 @@ def _wait_delay(work: DeviceWork, waits: StreamWaits, otherwise_ready: Int64) ->
 def _median(values: Int64) -> int:
     """Median, but not below zero, since an effect never precedes its cause; zero where there are no values."""
     return max(0, int(np.median(values))) if len(values) else 0
-
-
-def _mean(values: Int64) -> int:
-    """Mean, not below zero; zero where there are no values."""
-    return max(0, int(np.mean(values))) if len(values) else 0

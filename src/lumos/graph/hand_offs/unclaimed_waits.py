@@ -4,7 +4,7 @@ It is only reported (as `kept_wait`), never used: this part of a replayed step w
 threads were faster. One rule holds for operators, calls and the time between them: what remains of a slice as CPU work looks like a wait
 where all streams worked until just before its end, on a thread that calls the runtime, or where a thread pauses while another works, and
 so much of it is beyond what is usual at that place in the code: the median of the slices there that do not look like a wait, or without any
-of those of that name. A wait lasts longer where what it is for ends later; slices of a place that last as long all the same are none.
+of those of that name.
 """
 
 from __future__ import annotations
@@ -45,15 +45,13 @@ def unclaimed_waits(trace: Trace, planned: HostPlan, work: DeviceWork, handed: H
     calls = np.isin(slices.lane[candidate], trace.lane[trace.category == Category.RUNTIME])
     waiting = np.maximum(waiting, np.where(calls, _until_device_is_idle(union(work.start, work.end), start, end), 0))
     candidate, waiting = candidate[waiting > 0], waiting[waiting > 0]
-    usual, regardless = _repeated(trace, slices, kept, candidate, waiting)
-    waiting = np.where(regardless, 0, np.minimum(waiting, kept[candidate] - usual))
+    waiting = np.minimum(waiting, kept[candidate] - _usual(trace, slices, kept, candidate))
     waited = waiting >= SHORTEST_HAND_OFF
     return candidate[waited], waiting[waited]
 
 
-def _repeated(trace: Trace, slices: HostSlices, kept: Int64, waits: Int64, waiting: Int64) -> tuple[Int64, NDArray[np.bool_]]:
-    """What is usual at the place of each of `waits`, ns, or without any other there, between such rows, or of its name; and whether all at
-    its place last as long, although what they may wait for, `waiting` ns, takes longer at times."""
+def _usual(trace: Trace, slices: HostSlices, kept: Int64, waits: Int64) -> Int64:
+    """What is usual at the place of each of `waits`, ns, or without any other there, between such rows, or of its name."""
     name = np.where(slices.row >= 0, trace.name[slices.row], -1)
     near = np.flatnonzero(np.isin(name, name[waits]))
     alike = numbered(*(np.roll(name, by)[near] for by in (0, 1, -1)), slices.lane[near])
@@ -61,16 +59,9 @@ def _repeated(trace: Trace, slices: HostSlices, kept: Int64, waits: Int64, waiti
     at = np.searchsorted(near, waits)
     usual, known = np.zeros(len(at), np.int64), np.zeros(len(at), bool)
     for like in (slice_place, alike, name[near]):
-        more, some = _usual(like, kept[near], at)
+        more, some = _usual_of_others(like, kept[near], at)
         usual, known = np.where(known, usual, more), known | some
-    return usual, 2 * _spread(slice_place[at], kept[waits]) < _spread(slice_place[at], waiting)
-
-
-def _spread(slice_place: Int64, values: Int64) -> NDArray[np.float64]:
-    """The standard deviation of the values at the place of each."""
-    number = np.maximum(np.bincount(slice_place), 1)
-    mean = np.bincount(slice_place, values) / number
-    return np.asarray(np.sqrt(np.bincount(slice_place, np.square(values - mean[slice_place])) / number)[slice_place])
+    return usual
 
 
 def _while_others_work(slices: HostSlices, candidate: Int64, start: Int64, end: Int64, timers: np.ndarray) -> Int64:
@@ -93,7 +84,7 @@ def _until_device_is_idle(works: Union, start: Int64, end: Int64) -> Int64:
     return np.where(through, busy, 0)
 
 
-def _usual(slice_place: Int64, kept: Int64, waits: Int64) -> tuple[Int64, NDArray[np.bool_]]:
+def _usual_of_others(slice_place: Int64, kept: Int64, waits: Int64) -> tuple[Int64, NDArray[np.bool_]]:
     """What is usual at the place of each of `waits`, ns: the median of `kept` of the other slices there; and whether there are any."""
     others = excluding(np.flatnonzero(np.isin(slice_place, slice_place[waits])), waits)
     order = others[np.lexsort((kept[others], slice_place[others]))]

@@ -129,18 +129,13 @@ def _delays(ops: Operations, before: Int64, after: Int64, in_fit: _Mask) -> dict
     for number, name in enumerate(ops.names):
         calls = np.flatnonzero((behind == number) & in_fit)
         smallest = [
-            min(_medians(ops.start[own] - ended[own], ops.rank[own]))
+            min(float(np.median((ops.start[own] - ended[own])[ops.rank[own] == rank])) for rank in unique(ops.rank[own]))
             for own in (calls[ops.step[calls] == s] for s in unique(ops.step[calls]))
         ]
         usual = int(np.median(smallest)) if smallest else 0
         if usual >= LEAST_DELAY_NS:
             out[name] = usual
     return out
-
-
-def _medians(values: Int64, group: Int64) -> list[float]:
-    """The median of the values of each group."""
-    return [float(np.median(values[group == g])) for g in unique(group)]
 
 
 def _between_recorded(ops: Operations, before: Int64, after: Int64) -> _Mask:

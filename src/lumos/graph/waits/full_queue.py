@@ -22,17 +22,15 @@ if TYPE_CHECKING:
     from lumos.graph.launches import DeviceWork
     from lumos.trace.table import Int32, Int64, Trace
 
-#: So many launches must begin at the largest count of outstanding launches before that count is taken for the queue's depth;
-#: by chance there would be fewer.
-FULL_QUEUE_SIGHTINGS = 100
-#: So many launches that waited for a place for at least LONG_STALL (ns) show a full queue too, unless as many that took so long did not.
-FEWEST_FULL, LONG_STALL = 5, 100_000
+#: So much longer than usual must launches that waited for a place take together (ns), longer than those near them that did not, and twice
+#: as much as by chance, before the queue is taken to be full.
+LEAST_WAIT = 500_000
 #: A smaller count is not taken for the queue's depth (launches): CUDA's queue holds about 1,024, and loops in a program make
 #: launches begin at smaller counts again and again.
 SHALLOWEST_QUEUE = 900
 #: The queue may be full where as large a share of its places seems to be free: a recording that lacks more rows is not worth asking.
 LOST_PLACES = 0.05
-#: Of all launches by one call, this share is taken to wait for nothing: of those before the device begins most may wait.
+#: Of all launches by one call, this share is taken to wait for nothing: in a recording of a busy device most may wait.
 QUICK = 0.25
 
 
@@ -47,52 +45,37 @@ class FullQueue(NamedTuple):
     at_begin: Int64
 
 
-class Outstanding(NamedTuple):
-    """launched: work whose launch takes a place in the queue, in the order of the launches. ahead: for each, the launches that had not
-    ended when its call began, with those from before the recording. next_end: for each, the first work to end from then on. Indices into
-    DeviceWork."""
-
-    launched: Int64
-    ahead: Int64
-    next_end: Int64
-
-
-def outstanding(work: DeviceWork) -> Outstanding:
-    """How many launches are outstanding when each launch begins."""
-    launched = np.flatnonzero((work.call >= 0) & work.placed)
-    launched = launched[np.argsort(work.issued[launched], kind="stable")]
-    early = np.flatnonzero((work.call < 0) & (work.issued == np.iinfo(np.int64).min))
-    every = np.concatenate((early, launched))
-    by_end = every[np.argsort(work.end[every], kind="stable")]
-    ended = np.searchsorted(work.end[by_end], work.issued[launched], "left")
-    return Outstanding(launched, len(early) + np.arange(len(launched)) - ended, by_end[np.minimum(ended, len(by_end) - 1)])
-
-
 def full_queue(trace: Trace, work: DeviceWork, held_up: Int64) -> FullQueue:
     """How many launches may be outstanding, and which launches waited for a place. held_up: the first work of streams that work from before
     the recording kept busy (`held_up_at_begin`)."""
-    launched, ahead, next_end = outstanding(work)
+    launched = np.flatnonzero((work.call >= 0) & work.placed)
+    launched = launched[np.argsort(work.issued[launched], kind="stable")]
+    before = np.flatnonzero((work.call < 0) & (work.issued == np.iinfo(np.int64).min))
+    by_end = np.append(before, launched)
+    by_end = by_end[np.argsort(work.end[by_end], kind="stable")]
+    ended = np.searchsorted(work.end[by_end], work.issued[launched], "left")
+    next_end = by_end[np.minimum(ended, len(by_end) - 1)]
+    ahead = len(before) + np.arange(len(launched)) - ended  # launches that had not ended, with those from before the recording
     call, most = work.call[launched], int(ahead.max(initial=0))
-    took = trace.duration[call]
-    after = trace.start[call] + took - work.end[next_end]
     near = ahead >= (1 - LOST_PLACES) * most
+    early = np.zeros(len(call), bool)
     if len(held_up):  # of work that was not recorded no end can be seen
         near[:most] = False
-    waited = near & (after >= 0) & (after <= WAKE_UP)
-    stalled = near & (took >= LONG_STALL)
-    often = (ahead >= most - 1).sum() >= FULL_QUEUE_SIGHTINGS
-    if most < SHALLOWEST_QUEUE or not (often or (stalled & waited).sum() >= max(FEWEST_FULL, (stalled & ~waited).sum())):
+        early = trace.start[call] < work.start[held_up].min()
+    longer, over = _longer(trace, call, ~near), trace.start[call] + trace.duration[call] - work.end[next_end]
+    waited, elsewhere = near & (over >= 0) & (over <= WAKE_UP), longer[~near & ~early]
+    by_chance = 2 * elsewhere.sum() * waited.sum() / max(len(elsewhere), 1)
+    if most < SHALLOWEST_QUEUE or longer[waited].sum() < max(LEAST_WAIT, by_chance, longer[near & ~waited].sum()):
         most, waited = 0, np.zeros_like(waited)
-    return FullQueue(most, launched[waited], next_end[waited], launched[_at_begin(trace, work, call, held_up)])
+    return FullQueue(most, launched[waited], next_end[waited], launched[early & (longer >= LONG_CALL)])
 
 
-def _at_begin(trace: Trace, work: DeviceWork, call: Int32, held_up: Int64) -> NDArray[np.bool_]:
-    """Which launches took longer than is usual of such a call before the device, busy with work from before the recording, began with
-    any."""
-    took, name, waited = trace.duration[call], trace.name[call], np.zeros(len(call), bool)
-    if len(held_up):
-        waited = trace.start[call] < work.start[held_up].min()
-    for call_name in unique(name[waited]).tolist():
-        same = name == call_name
-        waited[same] &= took[same] >= np.quantile(took[same], QUICK) + LONG_CALL
-    return waited
+def _longer(trace: Trace, call: Int32, free: NDArray[np.bool_]) -> Int64:
+    """By how much each launch took longer than is usual of such a call, ns; 0 where it did not. free: those that found places; where there
+    are none, nothing is usual."""
+    took, name = trace.duration[call], trace.name[call]
+    usual = np.full(len(call), np.quantile(took[free], QUICK) if free.any() else 0.0)
+    for call_name in unique(name[free]).tolist():
+        usual[name == call_name] = np.quantile(took[free & (name == call_name)], QUICK)
+    longer: Int64 = np.maximum(took - usual, 0).astype(np.int64)
+    return longer

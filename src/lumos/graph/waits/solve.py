@@ -5,8 +5,8 @@ source, wherever it is repeated: so many events before the last that had been re
 that ended after a wait was over was not awaited, and what one repetition refutes is refuted for all of them. The latest that remains of a
 stream is a candidate. Candidates are chosen in one order for all waits, first those whose work explains how long a wait lasted: of a call
 the one that explains most of those that are alike; other work, which may wait for several, is content with any. The waits that fewest
-explain choose first, then those that hold back what is launched next, and of several streams the one issued to last. A stream that explains
-no wait of the waiting one comes after the others where it was issued to before the last wait of that. A wait may remain unresolved.
+explain choose first, then those that hold back what is launched next, and of several streams the one issued to last, unless the waiting one
+waits for that work anyhow. A wait may remain unresolved.
 """
 
 from __future__ import annotations
@@ -118,14 +118,12 @@ class Awaitable(NamedTuple):
 
 class _Candidate(NamedTuple):
     """What the wait at a place may be for; in order, the likeliest comes first. explains: less by one for each call that it explains.
-    option: less likely the larger it is. place: less for places that are called later. strange: whether its stream explains no wait of the
-    waiting one, and could be awaited before. since: how long before the wait it was issued, ns. kind: position among what is awaitable.
-    rows: of `OpenWaits`, and source: the work that each is for."""
+    option: less likely the larger it is. place: less for places that are called later. since: how long before the wait it was issued, ns.
+    kind: position among what is awaitable. rows: of `OpenWaits`, and source: the work that each is for."""
 
     explains: int
     option: int
     place: int
-    strange: bool
     since: int
     kind: int
     stream: int
@@ -137,17 +135,22 @@ def solve(issued: Issued, waits: OpenWaits, awaitable: Sequence[Awaitable], with
     """The rows of the waits that are resolved, and the work that each is for, ABSENT where there was none. awaitable: the likeliest first.
     within: see `work_for`.
 
-    Nobody lets work wait for what precedes other work of that stream that it waits for anyhow: such candidates come last. What work waits
-    for anyhow shows in the waits that are called later, so that of several places the last has the first choice.
+    Nobody lets work wait for what a stream or call waits for anyhow, since it comes before other work that is awaited, or since earlier
+    work of the waiting stream awaits it: such candidates come last. What work waits for anyhow shows in the waits that are called later, so
+    that of several places the last has the first choice.
     """
     chosen: dict[int, _Candidate] = {}
-    known: dict[tuple[int, int], int] = {}
+    awaited = dict[tuple[int, int], Int64]()  # by waiting and awaited stream: of each work that may be held back, the latest it waits for
+    held, at = np.unique(waits.held, return_inverse=True)
     ranked = _ranked(issued, waits, awaitable, within)
     for one in ranked:
-        pairs = [((held, one.stream), work) for held, work in zip(waits.held[one.rows].tolist(), one.source.tolist(), strict=True)]
-        if one.place not in chosen and any(known.get(key, ABSENT) < work for key, work in pairs):
+        waiting = int(waits.stream[one.rows[0]])
+        known = awaited.setdefault((waiting, one.stream), np.full(len(held), ABSENT, np.int64))
+        if one.place not in chosen and (known[at[one.rows]] < one.source).any():
             chosen[one.place] = one
-            known.update((key, max(work, known.get(key, ABSENT))) for key, work in pairs)
+            np.maximum.at(known, at[one.rows], one.source)
+            if waiting != ABSENT:  # what follows on a stream waits for it too
+                np.maximum.accumulate(known, out=known)
     for one in ranked:
         chosen.setdefault(one.place, one)
     none = [np.empty(0, np.int64)]
@@ -168,12 +171,6 @@ def _ranked(issued: Issued, waits: OpenWaits, awaitable: Sequence[Awaitable], wi
     """All candidates, in order."""
     remaining, explains = work_for(issued, waits, awaitable, within)
     explains = np.where(waits.stream >= 0, explains > 0, explains)
-    stream, _, wait = np.nonzero(explains)
-    known = set(zip(waits.stream[wait].tolist(), stream.tolist(), strict=True))
-    before = np.full(len(waits.stream), BEFORE)
-    for stream_number in unique(waits.stream):
-        times, at = np.unique(waits.called[waits.stream == stream_number], return_inverse=True)
-        before[waits.stream == stream_number] = np.append(BEFORE, times)[at]
     out, likeliest = list[_Candidate](), dict[int, int]()
     repeated = grouped(waits.option, int(waits.option.max(initial=-1)) + 1)
     for rows in (repeated.flat[low:high] for low, high in pairwise(repeated.offset.tolist()) if low < high):
@@ -182,11 +179,9 @@ def _ranked(issued: Issued, waits: OpenWaits, awaitable: Sequence[Awaitable], wi
         call_place, option, most = -int(waits.place[rows[0]]), int(waits.option[rows[0]]), explains[:, :, rows[0]]
         option -= likeliest.setdefault(call_place, option)
         for s, kind in np.argwhere((remaining[:, :, rows] >= 0).any(axis=2)).tolist():
-            stale = bool((issued.issued[remaining[s, kind, rows]] < before[rows]).all())
-            strange = stale and (int(waits.stream[rows[0]]), s) not in known
-            out.append(_Candidate(-int(most[s, kind]), option, call_place, strange, since[s], kind, s, rows, remaining[s, kind, rows]))
+            out.append(_Candidate(-int(most[s, kind]), option, call_place, since[s], kind, s, rows, remaining[s, kind, rows]))
     rivals = Counter(one.place for one in out if one.explains)
-    return sorted(out, key=lambda one: (one.explains, one.explains and rivals[one.place], one[1:7]))
+    return sorted(out, key=lambda one: (one.explains, one.explains and rivals[one.place], one[1:6]))
 
 
 def unrefuted(issued: Issued, waits: OpenWaits, stream: int, awaitable: Awaitable) -> Int64:

@@ -4,28 +4,21 @@ The waits are exact where the trace has `cuda_sync` rows (Stream Wait Event: whi
 which record call). Elsewhere they are inferred from the order of calls (`graph.waits.solve`). The waiting stream is mostly
 the one that the next launch after the wait goes to, the work held back the next that is launched to it, and the awaited work the latest on
 another stream that an event can stand for. A wait without any holds nothing back, and is counted.
-
-A communication library also lets its own streams wait for each other. Such a wait is called inside the library's call, behind its
-launch; nothing in the trace waits for it.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.graph.calls import Call
-from lumos.graph.places import Ranges
-from lumos.graph.waits.issued import Issued, Notes, issued_together, noted
+from lumos.graph.waits.issued import Issued, issued_together, noted
 from lumos.graph.waits.solve import Awaitable, OpenWaits, repetitions, solve
-from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace, excluding
+from lumos.trace.table import ABSENT, Int8, Int32, Int64, Trace, excluding
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from lumos.graph.launches import DeviceWork
 
 #: The launch that a wait holds back is among the next so many (it need not be the first: the autograd thread may call the
@@ -56,9 +49,6 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
     notes = noted(trace, work, rows)
     known, unresolved = int((notes.source != ABSENT).sum()), 0
-    if not known:
-        inside = _inside_the_library(trace, work, rows)
-        rows, notes = rows[~inside], Notes(*(column[~inside] for column in notes))
     issued, wait_place = Issued.of(work), repetitions(trace, work, rows).place
     if known:
         held = issued.next_after(notes.stream, trace.start[rows])
@@ -100,17 +90,3 @@ def _may_hold(trace: Trace, work: DeviceWork, issued: Issued, rows: Int32, wait_
     ready = np.maximum(work.previous_end(), np.where(work.call >= 0, trace.start[work.call] + trace.duration[work.call], work.issued))
     waits = OpenWaits(wait_place[wait], option, option, held, stream, called, np.append(work.start, 0)[held], np.append(ready, 0)[held])
     return OpenWaits(*(column[held != ABSENT] for column in waits))  # nothing is held back where nothing is launched any more
-
-
-#: The ranges in which communication libraries are called.
-_LIBRARY = re.compile(r"(nccl|rccl):")
-
-
-def _inside_the_library(trace: Trace, work: DeviceWork, rows: Int32) -> NDArray[np.bool_]:
-    """Which wait calls a communication library makes for streams of its own: those in its call, behind its launch."""
-    calls = np.flatnonzero(trace.named(_LIBRARY.match) & trace.is_any(Category.OPERATOR, Category.ANNOTATION))
-    launches = work.call[work.communicates & (work.call >= 0)]
-    lane, time = trace.lane[rows], trace.start[rows]
-    call, launch = Ranges(trace, calls).at(lane, time), Ranges(trace, launches).last(lane, time)
-    inside: NDArray[np.bool_] = (call != ABSENT) & (launch != ABSENT) & (trace.start[launch] >= trace.start[call])
-    return inside
