@@ -1,8 +1,9 @@
-"""Small operation-level jobs in the formats of public tools, with times in ms that can be checked by hand."""
+"""The command line, run as a user does; and small jobs in the formats of public tools, with times in ms that can be checked by hand."""
 
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -28,6 +29,36 @@ settings.register_profile("thorough", settings.get_profile("quick"), max_example
 #: A dozen properties of random graphs then see more than 10^5 of them.
 settings.register_profile("fuzz", settings.get_profile("quick"), max_examples=10_000, derandomize=False)
 settings.load_profile("quick")
+
+
+class Done(NamedTuple):
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def lumos(monkeypatch, capfd):
+    """Run `lumos ARGUMENTS…`."""
+
+    def run(*arguments):
+        from lumos.cli import fitting, main
+
+        monkeypatch.setattr(fitting, "_error_width", lambda: None)  # messages as a pipe gets them, each in one line
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setattr(sys, "argv", ["lumos", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = capfd.readouterr()
+        return Done(left.value.code or 0, out, err)
+
+    return run
 
 #: Two stages, two microbatches, 1F1B: passes of 10 and 20 ms, transfers of 1 ms; the step takes 93 ms.
 #: (stage, operation, sequence, start, end)

@@ -1,7 +1,7 @@
 """`lumos chakra …` as a user runs it."""
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,9 @@ from lumos.trace.chakra.schema import Attribute
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
+def run(lumos: Any) -> Any:
     """Run `lumos chakra ARGUMENTS…`: (status, output, errors)."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        from lumos.cli import main
-
-        monkeypatch.setenv("COLUMNS", "80")
-        monkeypatch.setattr(sys, "argv", ["lumos", "chakra", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capfd.readouterr()
-        return int(left.value.code or 0), out, err
-
-    return call
+    return partial(lumos, "chakra")
 
 
 def test_a_session(run: Any, stages: Path, tmp_path: Path) -> None:

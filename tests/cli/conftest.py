@@ -1,42 +1,10 @@
-"""The command line, run as a user does; and profiler files small enough to check by hand."""
+"""Profiler files small enough to check by hand."""
 
 import json
-import sys
 from functools import partial
-from typing import NamedTuple
 
 import pytest
 from tests.steps_alike import write_rank
-
-
-class Done(NamedTuple):
-    """What a command left behind."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def lumos(monkeypatch, capfd):
-    """Run `lumos ARGUMENTS…`."""
-
-    def run(*arguments):
-        from lumos.cli import fitting, main
-
-        monkeypatch.setattr(fitting, "_error_width", lambda: None)  # messages as a pipe gets them, each in one line
-        monkeypatch.setenv("COLUMNS", "80")
-        monkeypatch.setattr(sys, "argv", ["lumos", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capfd.readouterr()
-        return Done(left.value.code or 0, out, err)
-
-    return run
 
 
 @pytest.fixture

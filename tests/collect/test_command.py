@@ -100,24 +100,15 @@ def test_a_recording_that_fails_is_said_once_and_the_training_goes_on(script: st
     assert done.stderr.count("not recording: UsageError") == 1
 
 
-def test_a_command_that_fails_is_not_passed_over_in_silence(tmp_path, monkeypatch, capfd):
-    from lumos.cli import main
-
+def test_a_command_that_fails_is_not_passed_over_in_silence(tmp_path, monkeypatch, lumos):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["lumos", "collect", "--", "false"])
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert left.value.code == 1
-    assert capfd.readouterr().err == "lumos: false: ended with status 1; 0 recordings in lumos-traces\n"
+    done = lumos("collect", "--", "false")
+    assert (done.status, done.err) == (1, "lumos: false: ended with status 1; 0 recordings in lumos-traces\n")
 
 
-def test_the_last_line_names_the_next_command(tmp_path, monkeypatch, capfd):
-    from lumos.cli import main
+def test_the_last_line_names_the_next_command(monkeypatch, lumos):
     from lumos.collect import command
 
     monkeypatch.setattr(command, "run", lambda *_, **__: command.Recorded(0, ["out dir/rank0.json.gz", "out dir/rank1.json.gz"]))
-    monkeypatch.setattr(sys, "argv", ["lumos", "collect", "-o", "out dir", "--", "true"])
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert not left.value.code
-    assert capfd.readouterr().out == "2 recordings in out dir\nnext: lumos diagnose 'out dir'\n"
+    done = lumos("collect", "-o", "out dir", "--", "true")
+    assert (done.status, done.out) == (0, "2 recordings in out dir\nnext: lumos diagnose 'out dir'\n")
