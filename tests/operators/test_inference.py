@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.operators.script import Model, Script, language_model
 
-from lumos.operators.calls import BACKWARD_NODE, GATHERS
+from lumos.operators.calls import BACKWARD_NODE, EDGE, GATHERS
 from lumos.operators.inference import infer
 
 #: As many tokens as the model is wide, and as all queries of a token together, and as the vocabulary.
@@ -320,3 +320,51 @@ def test_a_second_pass_begins_with_data_and_not_with_what_the_first_left():
     first, second = (found.of[copy, 0][0][0] for copy in copies)
     assert found.symbols.same(first, second)
     assert not found.symbols.same(first, found.of[gradient, 0][0][0])
+
+
+def test_a_product_that_a_checkpoint_kept_is_not_what_it_was_given():
+    """Eight tokens of width 8, and as many results: where the product was kept, its row holds looks at its inputs alone."""
+    script = Script()
+    script.call("aten::embedding", (40, 8), (2, 4), node=True)
+    script.parents.append(script.call("aten::linear", (2, 4, 8), (8, 8), ()))
+    script.view((2, 4, 8), (8, 8))
+    script.call("aten::t", (8, 8), node=True)
+    script.parents.append(script.call("aten::mm", (8, 8), (8, 8), node=True))
+    for _ in range(2):
+        script.call("aten::detach", (8, 8))
+    del script.parents[:]
+    kept = script.view((2, 4, 8), (2, 4, 2, 4))
+    found = infer(script.calls)
+    assert not found.symbols.same(found.of[kept, 0][0][2], found.of[0, 0][0][1])
+
+
+def test_what_runs_again_has_the_axes_of_the_pass_before():
+    """Of two projections of one input the first is as wide as that, and nothing that runs again says which of the two the second reads."""
+    script = Script()
+    script.call("aten::embedding", (40, 8), (2, 4), node=True)
+    activations = [script.call("aten::relu", (2, 4, 8), node=True) for _ in range(EDGE)]
+    products = [script.linear((2, 4, 8), out, bias=False) for out in (6, 8)]
+    products.append(script.linear((2, 4, 8), 6, bias=False))
+    node = script.calls[activations[0]].sequence
+    script.parents.append(script.call(f"{BACKWARD_NODE}: ReluBackward0", sequence=node, forward=False))
+    for _ in activations:
+        script.call("aten::relu", (2, 4, 8), node=True)
+    again = [script.linear((2, 4, 8), out, bias=False) for out in (6, 8, 6)][-1]
+    calls = [replace(call, sequence=100 + i) if call.name == "aten::linear" else call for i, call in enumerate(script.calls)]
+    found = infer(calls)
+    width, out = found.of[products[0], 1][0][1], found.of[products[1], 2][0][1]
+    assert not found.symbols.same(width, out)
+    assert found.symbols.same(found.of[again, 1][0][1], found.of[products[2], 1][0][1])
+
+
+def test_pairs_of_numbers_seen_as_one_keep_the_other_axes():
+    """Positions that are turned as complex numbers, as many as the batch."""
+    script = Script()
+    script.call("aten::embedding", (40, 8), (4, 4), node=True)
+    script.view((4, 4, 8), (4, 4, 4, 2))
+    script.call("aten::view_as_complex", (4, 4, 4, 2), node=True)
+    turned = script.call("aten::mul", (4, 4, 4), (), node=True)
+    script.call("aten::view_as_real", (4, 4, 4), node=True)
+    seen = script.view((4, 4, 4, 2), (4, 4, 8))
+    found = resized(script.calls, [(BATCH, 6)])
+    assert (found[turned, 0], found[seen, 0]) == ((6, 4, 4), (6, 4, 4, 2))

@@ -80,18 +80,17 @@ def _plain(name: str) -> str:
 
 
 def same_places(calls: Sequence[OperatorCall], around: Sequence[int]) -> list[list[int]]:
-    """By call, earlier ones at the same place of a repeated stretch: those around which the same calls stand. In a backward pass, whose
-    calls are those of a few kinds of nodes over and over, only what is run again of the forward pass has one. around: of `nodes_around`."""
+    """By call of a forward pass, earlier ones at the same place of a repeated stretch: those around which the same calls stand. A backward
+    pass has the calls of a few kinds of nodes over and over. around: of `nodes_around`."""
     numbers: dict[object, int] = {}
     kinds = [numbers.setdefault((call.name, call.inputs), len(numbers)) for call in calls]
-    undoing = _undoing(calls, around)
     before: dict[tuple[int, ...], int] = {}
     behind: dict[tuple[int, ...], int] = {}
     out: list[list[int]] = []
     for number in range(len(calls)):
         region = []
         for known, low, high in ((behind, number - EDGE, number + STRETCH), (before, number - STRETCH, number + EDGE)):
-            if low >= 0 and high <= len(calls) and not undoing[number]:
+            if low >= 0 and high <= len(calls) and around[number] < 0:
                 first = known.setdefault(tuple(kinds[low:high]), number)
                 if first != number:
                     region.append(first)
@@ -99,9 +98,29 @@ def same_places(calls: Sequence[OperatorCall], around: Sequence[int]) -> list[li
     return out
 
 
-def _undoing(calls: Sequence[OperatorCall], around: Sequence[int]) -> list[bool]:
-    """Which calls stand in a node of a backward pass and have no number of autograd's, so that nothing will undo them."""
-    return [node >= 0 and (call.sequence < 0 or not call.forward) for node, call in zip(around, calls, strict=True)]
+def run_again(calls: Sequence[OperatorCall], around: Sequence[int]) -> dict[int, int]:
+    """By call that a node of the backward pass runs again the call of the forward pass that it is: calls of the same names and inputs stand
+    there one after the other. `detach` is none of either, as a checkpoint looks at tensors by it. around: of `nodes_around`."""
+    kinds = [(call.name, call.inputs) for call in calls]
+    forward, within, starts = list[int](), dict[int, list[int]](), dict[object, list[int]]()
+    for number, call in enumerate(calls):
+        if own_name(call.name) == "detach":
+            continue
+        if around[number] < 0 and call.parent < 0:
+            starts.setdefault(kinds[number], []).append(len(forward))
+            forward.append(number)
+        elif around[number] >= 0 and call.parent >= 0 and not calls[call.parent].name.startswith("aten::"):
+            within.setdefault(call.parent, []).append(number)
+    out: dict[int, int] = {}
+    for several in within.values():
+        numbered = [i for i, number in enumerate(several) if calls[number].forward and calls[number].sequence >= 0]
+        again = several[numbered[0] : numbered[-1] + 1] if numbered else []
+        for place in starts.get(kinds[again[0]], ()) if len(again) >= EDGE else ():
+            same = forward[place : place + len(again)]
+            if [kinds[number] for number in same] == [kinds[number] for number in again]:
+                out |= dict(zip(again, same, strict=True))
+                break
+    return out
 
 
 def nodes_around(calls: Sequence[OperatorCall]) -> list[int]:

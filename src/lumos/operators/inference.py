@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.operators.calls import BACKWARD_NODE, GATHERS, nodes_around, nodes_of, same_places, to_be_undone, whole_of_parts
+from lumos.operators.calls import BACKWARD_NODE, GATHERS, nodes_around, nodes_of, run_again, same_places, to_be_undone, whole_of_parts
 from lumos.operators.symbols import Axis, Symbols
 from lumos.operators.table import OperatorKind, axis_rule, elementwise_names, forced, kind_of, own_name, views, weights_of
 from lumos.operators.views import HOW, CallArguments, Sized, seen_as
@@ -39,6 +39,8 @@ _CHOICE = 6
 _JUST_NOW = 6
 #: How many operators ago another one may have selected, by values, what an input is.
 _SOON = 12
+#: What a checkpoint that keeps some results keeps those of.
+_KEPT_RESULTS = (OperatorKind.MULTIPLICATION, OperatorKind.ATTENTION, OperatorKind.CONVOLUTION)
 
 
 @dataclass(eq=False, slots=True)
@@ -156,6 +158,7 @@ class _Inference:
         self._undone = to_be_undone(calls, self._around, self._node_of)
         self._alike = same_places(calls, self._around)
         self._whole = whole_of_parts(calls)
+        self._of_pass = run_again(calls, self._around)
 
     # ------------------------------------------------------------ the program
 
@@ -277,12 +280,14 @@ class _Inference:
         self._use_up(number)
 
     def _run_inside(self, number: int, used: list[_Tensor], results: list[_Tensor] | None) -> list[_Tensor] | None:
-        """Run the calls inside an operator. What they make is its result, and the table says what its axes must be."""
+        """Run the calls inside an operator. What they make is its result, and the table says what its axes must be. Where a checkpoint kept
+        the result of a multiplication and does not compute it again, `detach` in it only looks at what it was given."""
         self._scopes.append(_Scope(list(used), {id(t) for t in used}))
-        made = list[_Tensor]()
+        made, computes = list[_Tensor](), kind_of(self.calls[number].name) in _KEPT_RESULTS
         for inner in self._inside[number]:
             self.visit(inner)
-            made = self._results.get(inner) or made
+            if not (computes and own_name(self.calls[inner].name) == "detach"):
+                made = self._results.get(inner) or made
         self._scopes.pop()
         if results is None:
             return made
@@ -345,7 +350,8 @@ class _Inference:
         tied = {argument for pair in pairs for argument, _ in pair}
         several = max(map(len, shapes.values())) > 1
         candidates = {
-            argument: self._candidates(number, shape, argument in weights, wholes.get(argument, ()), call.strides_of(argument))
+            argument: self._as_before(number, argument)
+            or self._candidates(number, shape, argument in weights, wholes.get(argument, ()), call.strides_of(argument))
             for argument, shape in shapes.items()
             if not (several and len(shape) == 1 and argument in tied)  # what it must be equal to says more than its length
         }
@@ -382,6 +388,17 @@ class _Inference:
         parts = {argument for argument, whole in wholes.items() if whole in shapes and whole not in others}
         made = {argument: self._pool[self.calls[number].shapes[argument]][-_CHOICE:] for argument in parts}
         return {argument for argument in parts if not any(t.maker > outer and t.part_of(wholes[argument]) for t in made[argument])}
+
+    def _as_before(self, number: int, argument: int) -> list[_Tensor]:
+        """The tensor that an input of a call that runs again may be: the latest with the axes that it had in the forward pass, or, where a
+        checkpoint kept what was made then, one like it. None for any other call."""
+        known = self.axes.get((self._of_pass.get(number, -1), argument), ())
+        if len(known) != 1:
+            return []
+        shape = self.calls[number].shapes[argument]
+        there = (*self._pool[shape], *(t for scope in self._scopes for t in scope.tensors if t.shape == shape))
+        same = [t for t in there if all(map(self.symbols.same, t.axes, known[0]))]
+        return [max(same, key=lambda t: t.made)] if same else [_Tensor(shape, known[0], self._clock, data=True)]
 
     def _candidates(self, number: int, shape: Shape, weight: bool, whole: Shape = (), strides: Shape = ()) -> list[_Tensor]:
         """The tensors of a shape that an input may be, the most likely last. whole: of what tensor it is a part. strides: those of the
