@@ -88,3 +88,11 @@ def test_the_docs_say_of_every_setting_what_it_assumes():
     table = DOCS.read_text(encoding="utf-8").split("| key | what happens, and what that assumes |\n|---|---|\n")[1].split("\n\n")[0]
     keys = [key for row in table.splitlines() for key in re.findall(r"`(\w+)`", row.split("|")[1])]
     assert sorted(keys) == sorted(SETTINGS)
+
+
+def test_a_framework_of_which_nothing_is_known_is_refused():
+    assert Changes.parse(base=["framework=torchtitan"]).framework.name == "fsdp2"
+    with pytest.raises(UsageError, match="framework=deepspeed: it is not known what this framework exchanges"):
+        Changes.parse(base=["framework=deepspeed"])
+    with pytest.raises(UsageError, match="framework 'my own' is not known"):
+        Changes.parse(base=["framework=my own"])

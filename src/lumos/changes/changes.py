@@ -7,26 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 from lumos.changes.durations import Durations, in_full
 from lumos.changes.machine import Machine
-from lumos.changes.settings import check_settings, parse_base, parse_settings
+from lumos.changes.settings import FRAMEWORK, check_settings, parse_base, parse_settings
 from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
+from lumos.plan.profiles import is_profiled, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from lumos.cost.cluster import Cluster
     from lumos.graph.table import Graph
+    from lumos.plan.framework import Framework
     from lumos.trace.table import Job
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What to change. settings: of --set. base: of --base, what was recorded of settings where that is in question. base_cluster: where the
-    trace was recorded, for traces that do not say. cluster: where the job is to run. network: factors on its links (`hardware.network`).
-    repeat: compare what a loop of the step takes, also where the recording has one step only. host_factor: how much longer the CPU's work
-    takes on `cluster`; None where nobody said.
+    """What to change. settings: of --set. base: of --base, what was recorded of settings in question, and with which framework
+    (FRAMEWORK). base_cluster: where the trace was recorded, for traces that do not say. cluster: where the job is to run. network: factors
+    on its links (`hardware.network`). repeat: compare what a loop of the step takes, also where the recording has one step only.
+    host_factor: how much longer the CPU's work takes on `cluster`; None where nobody said.
 
-    Raises UsageError for a setting that does not exist, a value that no job could take, or a host factor without a cluster.
+    Raises UsageError for a setting that does not exist, a value that no job could take, a framework of which nothing is known, or a host
+    factor without a cluster.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -44,6 +47,11 @@ class Changes:
             raise UsageError("--host-factor is of the host of --cluster; name one, or slow the measured host with --scale 'cpu:*=F'")
         if self.host_factor is not None and not 0 < self.host_factor < float("inf"):
             raise UsageError(f"--host-factor {self.host_factor:g}: a factor must be above 0")
+        if self.framework is not None and not is_profiled(self.framework):
+            raise UsageError(
+                f"--base {FRAMEWORK}={self.base[FRAMEWORK]}: it is not known what this framework exchanges; leave it out, and the interval"
+                " holds what frameworks do"
+            )
 
     @classmethod
     def parse(
@@ -78,6 +86,11 @@ class Changes:
     def machine(self, job: Job, graph: Graph) -> Machine:
         """Where the job was recorded and where it is to run."""
         return Machine(job, graph, self.base_cluster, self.cluster, self.network)
+
+    @property
+    def framework(self) -> Framework | None:
+        """With what the job is written; None where nobody said. Raises UsageError for a name that is not known."""
+        return named(self.base[FRAMEWORK]).framework if FRAMEWORK in self.base else None
 
     @property
     def hardware_words(self) -> tuple[str, ...]:

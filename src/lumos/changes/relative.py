@@ -14,7 +14,7 @@ from lumos.changes.layout.exchange import recorded_replicas
 from lumos.changes.layout.parallel.context import sequence_ranks
 from lumos.changes.layout.pipeline.recorded import recorded_pipeline
 from lumos.changes.layout.resize import SIZE_KEYS, sharing_ranks, unknown_size
-from lumos.changes.settings import RELATIVE
+from lumos.changes.settings import FRAMEWORK, RELATIVE
 from lumos.errors import LumosError, UsageError
 from lumos.segment.sizes import sizes
 
@@ -32,7 +32,7 @@ def absolute(changes: Changes, recorded: Callable[[str], int]) -> Changes:
     Raises LumosError for a setting that the recording does not show and nobody stated, and where what was stated is not what was recorded,
     UsageError for a factor that gives no whole number.
     """
-    out, stated = dict(changes.settings), {key: _checked(key, text, recorded) for key, text in changes.base.items()}
+    out, stated = dict(changes.settings), {key: _checked(key, text, recorded) for key, text in changes.base.items() if key != FRAMEWORK}
     for key, text in changes.settings.items():
         factor = RELATIVE.fullmatch(text)
         if factor is None:

@@ -37,6 +37,8 @@ class SettingKind(StrEnum):
 
 
 ON, OFF = "on", "off"
+#: The key of --base that says with which framework a job is written, whose exchanges it then has where the recording shows none.
+FRAMEWORK = "framework"
 
 #: A whole number as people write it. `int` takes more: digits of other scripts, underscores, and as many as fill the memory.
 _WHOLE = re.compile("[+-]?[0-9]{1,18}")
@@ -181,11 +183,14 @@ def parse_settings(words: Iterable[str]) -> dict[str, str]:
 
 
 def parse_base(words: Iterable[str]) -> dict[str, str]:
-    """Parse words KEY=VALUE that say what was recorded: a whole number, or names of axes joined by +. Raises UsageError as `parse_settings`
-    does."""
+    """Parse words KEY=VALUE that say what was recorded: a whole number, or names of axes joined by +; and the name of its framework. Raises
+    UsageError as `parse_settings` does."""
     out: dict[str, str] = {}
     for word in words:
         key, equals, value = (part.strip() for part in word.partition("="))
+        if key == FRAMEWORK and value:
+            out[key] = value
+            continue
         setting = known(key.replace("-", "_"))
         parts = [part.strip() for part in value.split("+")]
         if not equals or setting.kind is not SettingKind.COUNT or not all(AXIS.fullmatch(part) or _WHOLE.fullmatch(part) for part in parts):

@@ -1,9 +1,14 @@
-"""The structural settings of a change, applied to a layout of measured blocks one after the other."""
+"""The structural settings of a change, applied to a layout of measured blocks one after the other: a table with a row for each.
+
+Rows come in an order: what becomes of operators and exchanges first, then how often blocks run, then, once for all settings, what operators
+and exchanges take, and at last on which ranks blocks run.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.changes.hardware import check_links_matter, on_accelerator, on_host
 from lumos.changes.layout.accumulate import shows_gradients
@@ -12,9 +17,9 @@ from lumos.changes.layout.change import layers, microbatches, pipeline_stages
 from lumos.changes.layout.exchange import replicas
 from lumos.changes.layout.parallel.context import context_parallel, sequence_ranks, to_all_keys
 from lumos.changes.layout.parallel.experts import expert_parallel
-from lumos.changes.layout.parallel.split import stream_bytes
+from lumos.changes.layout.parallel.split import Ways, stream_bytes
 from lumos.changes.layout.parallel.tensor import tensor_parallel
-from lumos.changes.layout.pipeline.recut import cut_anew, recut_as
+from lumos.changes.layout.pipeline.recut import PIPELINE_KEYS, cut_anew, recut_as
 from lumos.changes.layout.precision import computing, in_precision
 from lumos.changes.layout.rates import rates_of
 from lumos.changes.layout.recomputed import recompute
@@ -29,103 +34,213 @@ from lumos.changes.layout.sharding.sharded import sharded
 from lumos.changes.machine import has_device
 from lumos.changes.settings import counts
 from lumos.errors import LumosError
+from lumos.plan.profiles import framework_profile
 from lumos.vocabulary import DType, Recompute
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from lumos.changes.changes import Changes
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.changes.layout.rates import Rates
     from lumos.changes.machine import Machine
     from lumos.cost.cluster import Cluster
+    from lumos.plan.framework import Framework
     from lumos.trace.table import Job
 
 
-def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> MeasuredLayout:
-    """The layout with the settings applied: what becomes of operators and exchanges first, then how often blocks run, and at last, once for
-    all settings, what operators and exchanges take then."""
-    settings = changes.settings
-    wanted, machine = counts(settings), changes.machine(job, layout.segmentation.graph)
-    resized = {key: wanted[key] for key in SIZE_KEYS if key in wanted}
-    shared = sequence_ranks(layout, job) if resized or "cp" in wanted else 1
-    stages = pipeline_stages(layout.segmentation.graph, job)
-    keys = {"tp", "cp", "ep", "zero", "shard", "precision"}
-    accumulates = "microbatches" in settings and stages == 1 and shows_gradients(layout, job)
-    needs_costs = bool(resized) or bool(keys & set(settings)) or accumulates or bool(changes.cluster)
-    accelerator = machine.accelerator if needs_costs else None
-    devices = Devices(None if accelerator is None else machine.recorded.accelerator, accelerator)
-    measured, layout = layout, _on_hardware(layout, job, changes, machine)
-    links = _links(changes, machine, wanted)
-    exchanges = shared > 1 or not {"tp", "cp", "ep", "zero", "shard"}.isdisjoint(wanted)
-    rates = rates_of(layout.segmentation, job, links, stated=machine.stated) if exchanges and accelerator and links else None
-    if shared > 1 or wanted.get("cp", 1) > 1:
-        layout = context_parallel(layout, job, rates, resized, (shared, wanted.get("cp", shared)))
-    elif resized:
-        layout = resize(layout, job, **resized)
-        layout = exchanged(layout, job, resized, {})
-    if "tp" in wanted:
-        ratio = stream_ratio(job, resized)
-        layout = opened(layout, tensor_parallel(layout, job, wanted["tp"], links and links.after, ratio, rates), job)
-    if ("dp" in wanted or wanted.get("cp", shared) != shared) and not machine.alone:
-        layout = replicas(layout, job, wanted.get("dp"), machine.fabric, (shared, wanted.get("cp", shared)))
-    if "ep" in wanted:
-        layout = opened(layout, expert_parallel(layout, job, rates, wanted["ep"], resized), job)
-    if "precision" in settings:
-        layout = in_precision(layout, job, devices, settings["precision"])
-    if "recompute" in settings:
-        layout = recompute(layout, job, Recompute(settings["recompute"]), gathers_once(layout, job))
-    of_weights = {"layers", "microbatches", "zero", "shard", "dp", "cp"} & set(wanted)
-    shaped = reshaped(job, layout) if of_weights else job
-    if "layers" in wanted:
-        layout = layers(layout, shaped, wanted["layers"])
-    if "microbatches" in wanted and stages == 1:
-        layout = microbatches(layout, job, accelerator, wanted["microbatches"], shaped)
-    if "zero" in wanted or "shard" in wanted:  # the last, since what it adds is placed between the instances of all blocks
-        replicated = wanted.get("dp", 1 if machine.alone else 0) * wanted.get("cp", shared)
-        layout = _sharing_states(layout, (job, shaped), changes, rates, replicated or None)
-    layout = reexchange(reprice(layout, job, devices), job, links)
-    layout = to_all_keys(layout, job, (shared, wanted.get("cp", shared)))
-    if links is not None and links.differ and not (changes.cluster or settings):
-        check_links_matter(measured, layout)
-    if cut_anew(settings, stages):
-
-        def between_stages() -> tuple[Cluster, int]:
-            return machine.link("pp"), round(stream_bytes(job.traces[0]) * stream_ratio(job, resized))
-
-        layout = recut_as(layout, job, settings, stages, between_stages)
-    copies = wanted.get("dp", 1), wanted.get("cp", 1)
-    if machine.alone and max(copies) > 1 and wanted.get("zero", 0) < 2:
-        layout = replicate(layout, job, shaped, copies, machine)
-    return layout
+def _shares_states(name: str) -> bool:
+    """Whether an operator is one of those by which PyTorch shares the states of replicas (FSDP2)."""
+    return name.startswith("fsdp::")
 
 
-def _sharing_states(
-    layout: MeasuredLayout, jobs: tuple[Job, Job], changes: Changes, rates: Rates | None, replicas: int | None
-) -> MeasuredLayout:
-    """The layout of replicas that share their states in another way. jobs: the recorded one, and the same with the shapes that the changed
-    one has. replicas: how many there are to be; None where they stay.
+@dataclass(frozen=True, eq=False)
+class WantedChange:
+    """What a change asks of a recorded job. recorded: its layout. wanted: the settings that are whole numbers. stages: of its pipeline.
+    sharing: by how many ranks its sequences are shared, and are to be. framework: with which it is written, where somebody said."""
+
+    recorded: MeasuredLayout
+    job: Job
+    settings: Mapping[str, str]
+    wanted: Mapping[str, int]
+    machine: Machine
+    stages: int
+    sharing: tuple[int, int]
+    devices: Devices
+    links: Links | None
+    framework: Framework | None
+
+    @classmethod
+    def of(cls, recorded: MeasuredLayout, job: Job, changes: Changes) -> WantedChange:
+        """The same of changes. Raises LumosError where they need a device or links that are not known."""
+        graph, settings = recorded.segmentation.graph, changes.settings
+        wanted, machine, stages = counts(settings), changes.machine(job, graph), pipeline_stages(graph, job)
+        shared = sequence_ranks(recorded, job) if {*SIZE_KEYS, "cp"} & wanted.keys() else 1
+        accumulates = "microbatches" in wanted and stages == 1 and shows_gradients(recorded, job)
+        priced = {*SIZE_KEYS, "tp", "cp", "ep", "zero", "shard", "precision"} & settings.keys() or accumulates or changes.cluster
+        after = machine.accelerator if priced else None
+        devices = Devices(None if after is None else machine.recorded.accelerator, after)
+        sharing = shared, wanted.get("cp", shared)
+        links = _links(changes, machine, wanted)
+        return cls(recorded, job, settings, wanted, machine, stages, sharing, devices, links, changes.framework)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes that are to be others."""
+        return {key: self.wanted[key] for key in SIZE_KEYS if key in self.wanted}
+
+    @cached_property
+    def rates(self) -> Rates | None:
+        """What exchanges take that the recording does not have; None where device or links are not known."""
+        known = self.devices.after is not None and self.links is not None
+        return rates_of(self.recorded.segmentation, self.job, self.links, stated=self.machine.stated) if known and self.links else None
+
+    @property
+    def ways(self) -> Ways:
+        """How its ranks would share layers: as PyTorch does it where PyTorch's own operators share the states of its replicas."""
+        if self.framework is not None:
+            return Ways(self.framework, sure=True)
+        return Ways(framework_profile("fsdp2") if any(trace.named(_shares_states).any() for trace in self.job.traces) else None)
+
+
+class SettingRow(NamedTuple):
+    """A change of some settings. keys: the settings. apply: what they make of a layout, from what is asked and the job with the shapes that
+    it has then, which it needs if `shaped`; else that may be as it was recorded."""
+
+    keys: frozenset[str]
+    apply: Callable[[MeasuredLayout, WantedChange, Job], MeasuredLayout]
+    shaped: bool = False
+
+
+def _sized(layout: MeasuredLayout, asked: WantedChange, _: Job) -> MeasuredLayout:
+    """Other sizes, and other ranks that share the sequences."""
+    if max(asked.sharing) > 1:
+        return context_parallel(layout, asked.job, asked.rates, asked.sizes, asked.sharing)
+    return exchanged(resize(layout, asked.job, **asked.sizes), asked.job, asked.sizes, {}) if asked.sizes else layout
+
+
+def _sharing_layers(layout: MeasuredLayout, asked: WantedChange, _: Job) -> MeasuredLayout:
+    ratio, cluster = stream_ratio(asked.job, asked.sizes), asked.links and asked.links.after
+    out = tensor_parallel(layout, asked.job, asked.wanted["tp"], cluster, ratio, asked.rates, asked.ways)
+    return opened(layout, out, asked.job)
+
+
+def _replicated(layout: MeasuredLayout, asked: WantedChange, _: Job) -> MeasuredLayout:
+    """Other replicas of a job that has some."""
+    shared, sharing = asked.sharing
+    if asked.machine.alone or ("dp" not in asked.wanted and sharing == shared):
+        return layout
+    return replicas(layout, asked.job, asked.wanted.get("dp"), asked.machine.fabric, asked.sharing)
+
+
+def _sharing_experts(layout: MeasuredLayout, asked: WantedChange, _: Job) -> MeasuredLayout:
+    return opened(layout, expert_parallel(layout, asked.job, asked.rates, asked.wanted["ep"], asked.sizes), asked.job)
+
+
+def _in_precision(layout: MeasuredLayout, asked: WantedChange, _: Job) -> MeasuredLayout:
+    return in_precision(layout, asked.job, asked.devices, asked.settings["precision"])
+
+
+def _recomputed(layout: MeasuredLayout, asked: WantedChange, _: Job) -> MeasuredLayout:
+    return recompute(layout, asked.job, Recompute(asked.settings["recompute"]), gathers_once(layout, asked.job))
+
+
+def _layered(layout: MeasuredLayout, asked: WantedChange, shaped: Job) -> MeasuredLayout:
+    return layers(layout, shaped, asked.wanted["layers"])
+
+
+def _accumulating(layout: MeasuredLayout, asked: WantedChange, shaped: Job) -> MeasuredLayout:
+    """Other microbatches of a job without stages."""
+    count = asked.wanted["microbatches"]
+    return layout if asked.stages > 1 else microbatches(layout, asked.job, asked.devices.after, count, shaped)
+
+
+def _sharing_states(layout: MeasuredLayout, asked: WantedChange, shaped: Job) -> MeasuredLayout:
+    """Replicas that share their states in another way.
 
     Raises LumosError as `sharded` does, and where its exchanges would have to be spread over new stages.
     """
-    wanted, stages = counts(changes.settings), pipeline_stages(layout.segmentation.graph, jobs[0])
-    out = opened(layout, sharded(layout, *jobs, rates, wanted, replicas), jobs[0])
-    if len(out.assumed) > len(layout.assumed) and cut_anew(changes.settings, stages):
+    count = asked.wanted.get("dp", 1 if asked.machine.alone else 0) * asked.sharing[1]
+    out = sharded(layout, asked.job, shaped, asked.rates, asked.wanted, count or None, asked.framework)
+    out = opened(layout, out, asked.job)
+    if len(out.assumed) > len(layout.assumed) and cut_anew(asked.settings, asked.stages):
+        keys = (key for key in ("zero", "shard") if key in asked.wanted)
         raise LumosError(
-            f"--set {' '.join(f'{key}={wanted[key]}' for key in ('zero', 'shard') if key in wanted)}: its exchanges lie between the"
-            " recorded passes, which the other keys of this change put on other stages or in another order, and a stage would exchange for"
-            " its own layers alone; ask for this and for the pipeline one by one"
+            f"--set {' '.join(f'{key}={asked.wanted[key]}' for key in keys)}: its exchanges lie between the recorded passes, which the"
+            " other keys of this change put on other stages or in another order, and a stage would exchange for its own layers alone; ask"
+            " for this and for the pipeline one by one"
         )
     return out
 
 
-def _on_hardware(layout: MeasuredLayout, job: Job, changes: Changes, machine: Machine) -> MeasuredLayout:
+def _cut(layout: MeasuredLayout, asked: WantedChange, _: Job) -> MeasuredLayout:
+    """Other stages, chunks or passes."""
+    if not cut_anew(asked.settings, asked.stages):
+        return layout
+
+    def between_stages() -> tuple[Cluster, int]:
+        nbytes = stream_bytes(asked.job.traces[0]) * stream_ratio(asked.job, asked.sizes)
+        return asked.machine.link("pp"), round(nbytes)
+
+    return recut_as(layout, asked.job, asked.settings, asked.stages, between_stages)
+
+
+def _copied(layout: MeasuredLayout, asked: WantedChange, shaped: Job) -> MeasuredLayout:
+    """Replicas of a job of one process, which exchange whole gradients."""
+    copies = asked.wanted.get("dp", 1), asked.wanted.get("cp", 1)
+    if not asked.machine.alone or max(copies) == 1 or asked.wanted.get("zero", 0) >= 2:
+        return layout
+    return replicate(layout, asked.job, shaped, copies, asked.machine)
+
+
+#: What becomes of operators and exchanges.
+RESHAPED = (
+    SettingRow(frozenset({*SIZE_KEYS, "cp"}), _sized),
+    SettingRow(frozenset({"tp"}), _sharing_layers),
+    SettingRow(frozenset({"dp", "cp"}), _replicated),
+    SettingRow(frozenset({"ep"}), _sharing_experts),
+    SettingRow(frozenset({"precision"}), _in_precision),
+)
+#: How often blocks run; the last row places what it adds between the instances of all blocks.
+REPEATED = (
+    SettingRow(frozenset({"recompute"}), _recomputed),
+    SettingRow(frozenset({"layers"}), _layered, shaped=True),
+    SettingRow(frozenset({"microbatches"}), _accumulating, shaped=True),
+    SettingRow(frozenset({"zero", "shard"}), _sharing_states, shaped=True),
+)
+#: On which ranks blocks run, once they are priced.
+PLACED = (SettingRow(frozenset({*PIPELINE_KEYS, "microbatches"}), _cut), SettingRow(frozenset({"dp", "cp"}), _copied, shaped=True))
+
+
+def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> MeasuredLayout:
+    """The layout with the settings applied."""
+    asked, out = WantedChange.of(layout, job, changes), _on_hardware(layout, job, changes)
+    out = _applied(out, asked, RESHAPED, job)
+    needed = any(row.shaped and row.keys & asked.settings.keys() for row in (*REPEATED, *PLACED))
+    shaped = reshaped(job, out) if needed else job
+    out = _applied(out, asked, REPEATED, shaped)
+    out = to_all_keys(reexchange(reprice(out, job, asked.devices), job, asked.links), job, asked.sharing)
+    if asked.links is not None and asked.links.differ and not (changes.cluster or changes.settings):
+        check_links_matter(layout, out)
+    return _applied(out, asked, PLACED, shaped)
+
+
+def _applied(layout: MeasuredLayout, asked: WantedChange, rows: tuple[SettingRow, ...], shaped: Job) -> MeasuredLayout:
+    """The layout with those of the rows applied of which a setting changes."""
+    for row in rows:
+        if row.keys & asked.settings.keys():
+            layout = row.apply(layout, asked, shaped)
+    return layout
+
+
+def _on_hardware(layout: MeasuredLayout, job: Job, changes: Changes) -> MeasuredLayout:
     """The layout on the cluster and network that the job is to run on."""
     if changes.cluster and not has_device(layout.segmentation.graph):
         raise LumosError(
             "--cluster: the job ran on CPUs, which does not show how long its operators take on accelerators; use lumos predict"
         )
     if changes.cluster or changes.network:
+        machine = changes.machine(job, layout.segmentation.graph)
         old, new = machine.recorded, machine.goal
         if "precision" not in changes.settings:
             _check_format(layout, job, new)

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from tests.changes import drawn_views
 from tests.graph_contract import check_graph
@@ -13,7 +14,7 @@ from lumos.changes.layout.place import assemble_pieces
 from lumos.changes.layout.placed import Launching, add_work
 from lumos.changes.layout.rates import rates_of
 from lumos.changes.layout.regroup import Links
-from lumos.changes.settings import parse_settings
+from lumos.changes.settings import parse_base, parse_settings
 from lumos.changes.structure import changed_layout
 from lumos.changes.whatif import answer_changes
 from lumos.cost.cluster import load_cluster
@@ -41,10 +42,13 @@ LAYERS = 3
 NODE = "autograd::engine::evaluate_function: MmBackward0"
 
 
-def work(vocabulary=0, tables=0, head=True, adds=(), loss=False):
+def work(vocabulary=0, tables=0, head=True, adds=(), loss=False, shards=False):
     """The operators of a step: name, input shapes, sequence number, whether on the thread of the backward pass. vocabulary: of an embedding
     and a head, with a table for both or one each. head: whether there is one. adds: shapes of gradients that autograd adds to earlier
-    ones, after the backward pass of every `up`. loss: whether one is computed of the head's result."""
+    ones, after the backward pass of every `up`. loss: whether one is computed of the head's result. shards: whether replicas share their
+    states."""
+    if shards:
+        yield "fsdp::all_gather_copy_in", [[512]], -1, False
     if vocabulary:
         yield "aten::embedding", [[vocabulary, 512], [2, 8]], 1, False
         yield drawn_views.view([2, 8, 512], [TOKENS, 512])
@@ -164,6 +168,35 @@ def test_what_some_plans_leave_whole_widens_the_interval(tmp_path):
     narrow = 4 * LAYERS * 100e-6  # two narrow projections of a layer, forward and backward
     assert outcome.step_time_s < answer.base.step_time_s
     assert outcome.step_time_high_s - outcome.step_time_s > 0.1 * narrow
+
+
+@pytest.mark.parametrize(
+    ("framework", "calls", "loss"),
+    [
+        ("megatron-core", (1, 1, 1), (0.5, 0.5, 0.5)),  # its ranks call what one rank does, and share the loss
+        ("fsdp2", (1.45, 1.3, 1.6), (1, 0.5, 1)),  # PyTorch's dispatch every operator again, and may share the loss
+        (None, (1, 1, 1.6), (1, 0.5, 1)),
+    ],
+)
+def test_a_framework_that_is_stated_narrows_how_ranks_share_layers(tmp_path, framework, calls, loss):
+    job, graph = recorded(tmp_path, vocabulary=1000, tables=2, loss=True)
+    base = parse_base([f"framework={framework}"] if framework else [])
+    layout = changed_layout(segmented := measured_layout(segment(graph, job)), job, Changes(parse_settings(["tp=2"]), base=base))
+    names = [graph.names[i] for i in graph.name.tolist()]
+    called = np.flatnonzero((segmented.segmentation.layer >= 0) & ~graph.on_device)[0]
+    for task, wanted in ((called, calls), (names.index("kernel of aten::_log_softmax"), loss)):
+        assert tuple(column[task] for column in layout.prices.columns) == pytest.approx(wanted)
+    (note,) = (note.message for note in layout.diagnostics if note.code == "split-assumed")
+    assert (f"as {framework} shares them" in note) is bool(framework)
+    assert ("--base framework=NAME" in note) is not bool(framework)
+
+
+def test_where_pytorch_shares_the_states_it_would_share_the_layers(tmp_path):
+    job, graph = recorded(tmp_path, vocabulary=1000, tables=2, shards=True)
+    measured = measured_layout(segment(graph, job))
+    layout = changed_layout(measured, job, Changes(parse_settings(["tp=2"])))
+    called = np.flatnonzero((measured.segmentation.layer >= 0) & ~graph.on_device)[0]
+    assert tuple(column[called] for column in layout.prices.columns) == pytest.approx((1.45, 1, 1.6))
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ each looked up, gather the head's results, put them in order, and take each its 
 stays whole unless its vocabulary is padded. What exchanges and copies take follows the recording's own, else their models over the stated
 or usual link, and the work around them waits.
 
-Frameworks differ. PyTorch's DTensor, by modules, sums the gradient of every multiplication that reads the stream, and Megatron the sum of
-them; some plans leave embedding and head whole, and others compute the loss from parts of the head's result. The interval reaches from
-one to the other.
+Frameworks differ (`Ways`). PyTorch's DTensor, by modules, sums the gradient of every multiplication that reads the stream, and Megatron
+the sum of them; some plans leave embedding and head whole, and others compute the loss from parts of the head's result; and where the ranks
+have the stream between the layers' halves in parts (sequence parallelism), they share the work on that as well, and gather and scatter it
+instead of summing it, which takes as long. Where nobody says which framework it is, the interval reaches from one to the other.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from lumos.segment.rank import recordings_of
 from lumos.segment.sizes import Sizes, sizes
 from lumos.segment.weights import GATHERED
 from lumos.trace.table import excluding, unique
-from lumos.vocabulary import CollectiveKind, DType, Phase
+from lumos.vocabulary import CollectiveKind, DType, Loss, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from lumos.cost.cluster import Cluster
     from lumos.operators.shaped import ShapedOperator
     from lumos.operators.table import Shape
+    from lumos.plan.framework import Framework
     from lumos.segment.rank import RankRecording
     from lumos.segment.segment import Label
     from lumos.trace.table import Int64, Job, Trace
@@ -60,9 +62,36 @@ if TYPE_CHECKING:
 PADDED_TO = 128
 #: Operators that look up rows of a table, the one called in the other.
 _LOOKUPS = ("aten::embedding", "aten::index_select")
-#: How many times as long the CPU may take over the layers: PyTorch's DTensor dispatches every operator again, on this rank's parts of its
-#: tensors (1.4 times in a Llama of Python modules), and Megatron-LM calls the same operators.
-DISPATCHED_AGAIN = 1.5
+#: How many times as long the CPU takes over the layers, and the ends of its 80 % interval, where PyTorch's DTensor dispatches every
+#: operator again, on this rank's parts of its tensors (1.4 and 1.46 times in two emulated Llamas of Python modules); Megatron-LM calls the
+#: same operators as one rank does.
+DISPATCHED_AGAIN = Ratio(1.45, 1.3, 1.6)
+
+
+class Ways(NamedTuple):
+    """How ranks most likely share layers. framework: whose ways these are; None for those of Megatron-LM without its option of sequences in
+    parts. sure: whether somebody said so; else the interval holds other ways too."""
+
+    framework: Framework | None = None
+    sure: bool = False
+
+    @property
+    def dispatched(self) -> Ratio:
+        """How many times as long the CPU takes over the layers."""
+        again = self.framework is not None and self.framework.dtensor
+        if self.sure:
+            return DISPATCHED_AGAIN if again else exactly(1.0)
+        return Ratio(DISPATCHED_AGAIN.best if again else 1.0, 1.0, DISPATCHED_AGAIN.high)
+
+    @property
+    def shares_loss(self) -> bool:
+        """Whether the ranks are known to compute the loss from parts of the head's result."""
+        return self.sure and self.framework is not None and self.framework.loss is Loss.MEGATRON
+
+    @property
+    def shares_sequences(self) -> bool:
+        """Whether each rank has a part of the stream between the halves of a layer."""
+        return self.framework is not None and self.framework.sequence_parallel
 
 
 class _Place(NamedTuple):
@@ -88,6 +117,7 @@ def split_over_ranks(
     cluster: Cluster,
     ratio: float,
     rates: Rates | None = None,
+    ways: Ways = Ways(),
 ) -> MeasuredLayout:
     """The layout in which `ranks` ranks share the layers, and sum the residual stream of each.
 
@@ -103,7 +133,8 @@ def split_over_ranks(
         could = _vocabulary(rank.trace, ranks)
         looked_up = _lookups(rank, (shown.vocab, shown.hidden))
         apart = _has_two_tables(rank, places, looked_up)
-        shown = shown._replace(vocab=could if apart or not could % (PADDED_TO * ranks) else 0)
+        pads = not (ways.framework is not None and ways.framework.dtensor) and not could % (PADDED_TO * ranks)
+        shown = shown._replace(vocab=could if apart or pads else 0)
         sites += [*_sites(places, shown), *(_Site(task, inside=False) for task in looked_up if shown.vocab)]
         tables.append(shown.vocab)
         alike: dict[_Share, set[int]] = defaultdict(set)
@@ -112,7 +143,7 @@ def split_over_ranks(
         for share, rows in alike.items():
             in_parts = partial(_cut, share.dimension, ranks)
             likely, other = (as_before, in_parts) if share.whole else (in_parts, as_before)
-            cut = rewriting(cut, rank.position, rows, *((likely,) if share.sure else (likely, other)))
+            cut = rewriting(cut, rank.position, rows, *((likely,) if share.sure or ways.sure else (likely, other)))
     if not any(site.inside for site in sites):
         raise LumosError(
             f"--set tp: the layers of {job.traces[0].path} show no multiplications that read and write the residual stream, so they cannot"
@@ -120,8 +151,8 @@ def split_over_ranks(
         )
     prices = cut.prices.copy()
     for rank, exchanged, vocab in zip(recorded, exchanged_by_rank(before, job), tables, strict=True):
-        _share_loss(prices, rank, ranks)
-        prices.reach(_calls_of_layers(rank), DISPATCHED_AGAIN)
+        _share_loss(prices, rank, ranks, sure=ways.shares_loss)
+        prices.multiply(_calls_of_layers(rank), ways.dispatched)
         part = share_weights(prices, rank, exchanged, changed_tasks(before, after, rank), ranks, outside=vocab > 0)
         cut = _share_exchanges(cut, exchanged, part, ranks)
     shown, width = sizes(job.traces[0]), stream_width(job.traces[0])
@@ -133,8 +164,10 @@ def split_over_ranks(
         f"tp = {ranks}: the recording is of one rank a layer and shows no exchange inside it; assumed are sums of the residual stream"
         f" ({tokens * shown.hidden / 1e6:,.1f} MB) twice in a layer's forward pass and twice in its backward pass{outside}"
         f" over the links of {cluster.name}"
+        + (f", as {ways.framework.name} shares them" if ways.framework is not None else "")
+        + ("" if ways.sure else "; --base framework=NAME says how they are shared: else the interval holds how others do it")
     )
-    of_site = {site.task: _time(site, times) for site in sites}
+    of_site = {site.task: _time(site, times, ways) for site in sites}
     return replace(
         cut,
         prices=prices,
@@ -198,10 +231,13 @@ def _together(one: AddedTimes, other: AddedTimes) -> AddedTimes:
     return AddedTimes(*(a + b for a, b in zip(one, other, strict=True)))
 
 
-def _time(site: _Site, times: _Times) -> AddedTimes:
-    """What the ranks do at a site takes. Outside the layers there may be nothing."""
+def _time(site: _Site, times: _Times, ways: Ways) -> AddedTimes:
+    """What the ranks do at a site takes. Outside the layers there may be nothing, and no results are gathered where the loss is shared."""
     if site.inside:
-        return times.stream._replace(high=times.stream.high * site.most)
+        most = 1 if ways.sure and ways.shares_loss else site.most
+        return times.stream._replace(high=times.stream.high * most)
+    if ways.shares_loss:
+        return AddedTimes(0, 0, 0) if site.gathers else times.stream
     time = times.results if site.gathers else _together(times.stream, times.part) if site.takes else times.stream
     return time._replace(low=0)
 
@@ -253,13 +289,13 @@ def _vocabulary(trace: Trace, ranks: int) -> int:
     return 0 if vocab % ranks else vocab
 
 
-def _share_loss(prices: TaskPrices, rank: RankRecording, ranks: int) -> None:
+def _share_loss(prices: TaskPrices, rank: RankRecording, ranks: int, *, sure: bool) -> None:
     """Let the low ends of what runs over the vocabulary outside the layers, the loss, be those of a rank's part, in place: ranks that leave
-    the head's result in parts compute the loss from these (Megatron-LM, and PyTorch's `loss_parallel`)."""
+    the head's result in parts compute the loss from these (Megatron-LM, and PyTorch's `loss_parallel`). sure: whether they are known to."""
     could, segmentation = _vocabulary(rank.trace, ranks), rank.segmentation
     over = rank.work.of(lambda o: could and product(o) is None and any(shape[-1:] == (could,) for shape in o.shapes))
     outside = (segmentation.layer[over] < 0) & np.isin(segmentation.phase[over], (Phase.FORWARD, Phase.BACKWARD))
-    prices.multiply(over[outside], Ratio(1.0, 1 / ranks, 1.0))
+    prices.multiply(over[outside], exactly(1 / ranks) if sure else Ratio(1.0, 1 / ranks, 1.0))
 
 
 def stream_bytes(trace: Trace) -> int:

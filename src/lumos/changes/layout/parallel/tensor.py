@@ -16,7 +16,7 @@ import numpy as np
 
 from lumos.changes.layout.activations import exchanged, in_embedding, measured_ranks, of_head, of_stream, shared_keys
 from lumos.changes.layout.measured_layout import rewriting
-from lumos.changes.layout.parallel.split import split_over_ranks
+from lumos.changes.layout.parallel.split import Ways, split_over_ranks
 from lumos.changes.layout.prices import GONE, Ratio
 from lumos.changes.layout.reprice import changed_tasks
 from lumos.changes.layout.resize import to_sizes, unchanged_work, unknown_size
@@ -42,9 +42,11 @@ def tensor_parallel(
     cluster: Cluster | None,
     ratio: float = 1.0,
     rates: Rates | None = None,
+    ways: Ways = Ways(),
 ) -> MeasuredLayout:
     """The layout with `count` tensor-parallel ranks. cluster: where the job ran; None if that is not known. ratio: by which other changes
     made the residual stream larger. rates: what exchanges and copies take that the recording does not have; None if that is not known.
+    ways: in which ranks share layers that none shared.
 
     Raises LumosError where heads or feed-forward width cannot be shared by `count`, and where the links are not known.
     """
@@ -65,7 +67,9 @@ def tensor_parallel(
     shared = to_sizes(layout, job, share, ("heads",), described, of_weights=not alone)
     shared = replace(shared, shared=layout.shared * count / measured)
     if alone and cluster is not None:
-        return split_over_ranks(layout, shared, job, count, cluster, ratio, rates)
+        if ways.shares_sequences:
+            shared = _rest_shared(layout, shared, job, 1 / count, outside=False)
+        return split_over_ranks(layout, shared, job, count, cluster, ratio, rates, ways)
     if gathers:
         shared = _rest_shared(layout, shared, job, measured / count, outside=embedding)
     return _rejoined(layout, exchanged(shared, job, {}, {measured: count}), job, (measured, count))

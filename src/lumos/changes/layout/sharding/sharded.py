@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from lumos.changes.layout.placed import AddedTimes, Addition, Placed
     from lumos.changes.layout.rates import Rates
     from lumos.changes.layout.sharding.exchanged import Exchanged
+    from lumos.plan.framework import Framework
     from lumos.trace.table import Int64, Job
 
 #: What is assumed of each stage.
@@ -59,11 +60,13 @@ _EXCHANGES = {
 
 
 def sharded(
-    layout: MeasuredLayout, job: Job, shaped: Job, rates: Rates | None, wanted: Mapping[str, int], replicas: int | None = None
-) -> MeasuredLayout:
+    layout: MeasuredLayout, job: Job, shaped: Job, rates: Rates | None, wanted: Mapping[str, int], replicas: int | None = None,
+    framework: Framework | None = None,
+) -> MeasuredLayout:  # fmt: skip
     """The layout of replicas with another stage of ZeRO, 0 to 3, or in other sets of them that share their states. wanted: `zero`
     and `shard`, where they change, and what else does. shaped: the traces with the shapes of the changed job. replicas: of how many the
     prices of the layout are, or of how many a process that was recorded alone becomes one; None for as many as were recorded.
+    framework: with which the job is written, where somebody said.
 
     What is added has its place among the instances of the layout, so every change of these comes before.
 
@@ -102,6 +105,7 @@ def sharded(
         totals.append({})
         if min(measured, stage) >= 2 and new != old:
             layout, totals[-1] = _in_other_sets(layout, exchanged, old, new, rates)
+    times_of_parts = [sending(own, replicas, rates, framework) for own in parameters]
     shown = "is of one process" if recorded < 2 else f"shows zero = {measured}" + (f" in sets of {old.shards}" if old.sets > 1 else "")
     sets = f" in sets of {new.shards}, which add up their gradients" if new.sets > 1 else ""
     text = (
@@ -114,7 +118,7 @@ def sharded(
         assumed=(
             *layout.assumed,
             *_exchanges_of_passes(layout, (job, shaped), exchanges, (replicas, new), rates, (measured, stage)),
-            *([partial(sent, [f.updates for f in exchanges], [sending(own, replicas, rates) for own in parameters])] if stage == 1 else []),
+            *([partial(sent, [f.updates for f in exchanges], times_of_parts)] if stage == 1 else []),
             *([partial(_added_up, totals, [f.updates_of_parts for f in exchanges], new)] if any(totals) else []),
         ),
         changes=(*layout.changes, *changes),

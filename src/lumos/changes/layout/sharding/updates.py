@@ -2,8 +2,8 @@
 
 The part of a replica is made of whole parameters, as PyTorch's `ZeroRedundancyOptimizer` shares them: the largest first, each to the
 replica that has least so far. So a large embedding can make the parts unequal; the interval reaches to equal parts, as where parameters
-are cut. After the update every parameter is broadcast, one after the other, and what comes next waits for the last. At the low end of the
-interval they are gathered all at once, as Megatron's distributed optimizer does.
+are cut. After the update every parameter is broadcast, one after the other, and what comes next waits for the last. Megatron's distributed
+optimizer gathers them all at once, which is the low end of the interval where nobody says which of the two the job does.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.changes.layout.placed import Placed
     from lumos.changes.layout.rates import Rates
+    from lumos.plan.framework import Framework
     from lumos.segment.rank import RankRecording
     from lumos.trace.table import Int64
 
@@ -45,12 +46,14 @@ def largest_part(parameters: Sequence[int], replicas: int) -> float:
     return max(parts) / sum(parts) if sum(parts) else 1.0
 
 
-def sending(parameters: Sequence[int], replicas: int, rates: Rates) -> AddedTimes:
-    """What it takes to send all updated parameters to all replicas."""
-    broadcasts = [rates.exchange(CollectiveKind.BROADCAST, replicas, nbytes) for nbytes in parameters]
+def sending(parameters: Sequence[int], replicas: int, rates: Rates, framework: Framework | None) -> AddedTimes:
+    """What it takes to send all updated parameters to all replicas. framework: of the job, where somebody said."""
     at_once = rates.exchange(CollectiveKind.ALL_GATHER, replicas, sum(parameters))
-    best, high = sum(broadcast.best for broadcast in broadcasts), sum(broadcast.high for broadcast in broadcasts)
-    return AddedTimes(best, min(at_once.low, best), high)
+    if framework is not None and not framework.dtensor:
+        return at_once
+    broadcasts = [rates.exchange(CollectiveKind.BROADCAST, replicas, nbytes) for nbytes in parameters]
+    best, low, high = (sum(getattr(broadcast, end) for broadcast in broadcasts) for end in AddedTimes._fields)
+    return AddedTimes(best, min(at_once.low, best) if framework is None else low, high)
 
 
 def sent(updates: Sequence[Int64], times: Sequence[AddedTimes], placed: Placed) -> Iterator[Addition]:
