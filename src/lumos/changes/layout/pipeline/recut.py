@@ -12,8 +12,7 @@ The recorded messages go, and others take their place: a pass begins when what i
 what the recorded messages took once both ends were ready, or where none was recorded the time of the model of a transfer over the stated
 or usual link. The 80 % interval of a message reaches from nothing, for one that is hidden, to twice that, for one that holds its sender as
 long as its receiver. An optimizer that updates all weights at once takes the share of its time that the stage has of the recorded stage's
-weights. On one stage the division of gradients by the microbatches, which is that of a schedule, is left out, and kept at the high end of
-the interval: without a schedule a script divides the loss.
+weights. On one stage a rank still divides the gradients by the microbatches where the recorded schedule does.
 """
 
 from __future__ import annotations
@@ -29,11 +28,18 @@ import numpy as np
 from lumos.changes.layout.change import copied, pipeline_stages, whole_updates
 from lumos.changes.layout.measured_layout import MadeOf, measured_layout
 from lumos.changes.layout.pipeline.messages import PassRun, messages
-from lumos.changes.layout.pipeline.parts import PassParts, carried, divisions, like, passes_of_step
-from lumos.changes.layout.pipeline.recorded import Pipeline, RecordedStages, recorded_pipeline, steps_of
+from lumos.changes.layout.pipeline.recorded import (
+    PassParts,
+    Pipeline,
+    RecordedStages,
+    carried,
+    like,
+    passes_of_step,
+    recorded_pipeline,
+    steps_of,
+)
 from lumos.changes.layout.place import assemble_pieces
 from lumos.changes.layout.placed import AddedTimes, add_work, times_of
-from lumos.changes.layout.prices import Ratio
 from lumos.changes.settings import counts
 from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
@@ -172,20 +178,17 @@ def recut(layout: MeasuredLayout, job: Job, recorded: RecordedStages, wanted: Wa
             runs += [run._replace(rank=len(ranks), first=run.first + first, last=run.last + first) for run in arranged.runs]
             ranks.append(tuple(arranged.items))
             made.append(MadeOf(tuple(recorded.ranks[origin][replica] for origin in cut.made_of(stage)), stage))
-    divided = divisions(layout, job) if new.stages == 1 < old.stages else np.empty(0, np.int64)
     updates = np.concatenate([whole_updates(layout, position) for position in range(len(layout.ranks))])
     return replace(
         layout,
         ranks=tuple(ranks),
         made=tuple(made),
-        prices=layout.prices.times(divided, Ratio(0.0, 0.0, 1.0)),  # at the high end they stay
         updates=frozenset(updates.tolist()),
         dropped=layout.dropped | carried(layout),
-        open=layout.open | set(divided.tolist()),
         assumed=(*layout.assumed, partial(messages, tuple(runs), new.places, message.time)),
         shared=layout.shared * new.stages / old.stages,
         changes=(*layout.changes, *_words(recorded, wanted)),
-        diagnostics=(*layout.diagnostics, *_said(recorded, wanted, cut, message, divides=len(divided) > 0)),
+        diagnostics=(*layout.diagnostics, *_said(recorded, wanted, cut, message)),
     )
 
 
@@ -204,20 +207,14 @@ def _words(recorded: RecordedStages, wanted: Wanted) -> Iterable[str]:
     return [*changed, *stated] or [f"pp = {new.stages} (as measured)"]
 
 
-def _said(recorded: RecordedStages, wanted: Wanted, cut: _Cut, message: _Message, *, divides: bool) -> tuple[Diagnostic, ...]:
-    """What is assumed where layers are on other stages or chunks than those that were recorded. divides: whether the recorded schedule
-    divides gradients, of which one stage has no need."""
+def _said(recorded: RecordedStages, wanted: Wanted, cut: _Cut, message: _Message) -> tuple[Diagnostic, ...]:
+    """What is assumed where layers are on other stages or chunks than those that were recorded."""
     new, old = wanted.pipeline, recorded.pipeline
     if (new.stages, new.chunks, cut.layers) == (old.stages, old.chunks, cut.shown):
         return ()
     shown = f"is of {counted(old.places, 'chunk')} on {old.stages} stages" if old.stages > 1 else "is of no pipeline"
     if new.stages == 1:
         assumed = "that one rank runs their layers one after the other, each microbatch forward and backward before the next"
-        if divides:
-            assumed += (
-                "; the recorded schedule divides the gradients by its microbatches, which a script without a schedule does to the loss:"
-                " this is left out, and kept at the high end of the interval"
-            )
         return (Diagnostic("stages-assumed", f"pp = 1: the recording {shown}; assumed is {assumed}"),)
     layers = ", ".join(map(str, cut.layers))
     text = f"pp = {new.stages}: the recording {shown}; assumed are {layers} layers in {counted(new.places, 'chunk')} and messages of"
