@@ -218,6 +218,7 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_onl
     answered = replace(answered, recorded=replace(job, traces=_of_ranks(reshaped(job, layout), layout)))
     if not step_only:
         answered = with_memory(answered, job, lambda: segmentation, *_allocating(measured, job, layout, changes))
+    answered = trusted.as_far_as_arranged(answered, changes.settings)
     if same is not None:
         answered = trusted.as_far_as_reproduced(answered, graph, same, repeat=changes.repeat)
     recorded_sizes = sizes(job.traces[0])._asdict() if resized else {}
@@ -312,7 +313,7 @@ def _passes(job: Job, graph: Graph, changes: Changes) -> Answer:
     changed = rearranged(job, changes.settings)
     altered = changes.durations.apply(changed.graph, job)
     factor = altered.duration / np.maximum(changed.graph.duration, 1)
-    return answer(
+    answered = answer(
         graph,
         replace(
             changed,
@@ -324,6 +325,7 @@ def _passes(job: Job, graph: Graph, changes: Changes) -> Answer:
         ),
         repeat=changes.repeat,
     )
+    return trusted.as_far_as_arranged(answered, changes.settings)
 
 
 def _whole_pipeline(job: Job, graph: Graph, settings: Mapping[str, str]) -> None:

@@ -27,7 +27,7 @@ from lumos.graph.table import Evidence, Graph
 from lumos.vocabulary import Basis, Grade
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.changes.layout.placed import Placed
@@ -43,6 +43,10 @@ MOST_OFF = 0.1
 #: eight in ten errors stay below (`python -m validation.foreign DIR --calibrate`, where it is also taken from all jobs but one and held
 #: against that one).
 REBUILT = 0.006
+#: Share of what another order of passes moves the step that is sure. A published job of 64 layers on eight stages gained 67 % of what the
+#: order alone says when each stage got two chunks: what the host does between passes, and messages that wait for one another, grow with the
+#: chunks.
+ARRANGED = 0.5
 #: The diagnostics of what a change leaves open, or assumes.
 _ASSUMED = (
     *("not-reached", "far-from-measured", "two-readings", "split-assumed"),
@@ -151,6 +155,13 @@ def as_far_as_rebuilt(answered: Answer, layout: MeasuredLayout, measured: Measur
         return answered
     low, high = outcome.step_time_low_s * (1 - REBUILT), outcome.step_time_high_s * (1 + REBUILT)
     return replace(answered, outcome=replace(outcome, step_time_low_s=low, step_time_high_s=high))
+
+
+def as_far_as_arranged(answered: Answer, settings: Iterable[str]) -> Answer:
+    """The answer, whose interval holds the half of what it moves the step where passes are cut or ordered in another way (`ARRANGED`).
+    settings: the keys that change."""
+    base, step = answered.base.step_time_s, answered.outcome.step_time_s
+    return reaching(answered, base + ARRANGED * (step - base)) if {"pp", "vpp", "schedule"} & {*settings} and base != step else answered
 
 
 def as_far_as_reproduced(answered: Answer, graph: Graph, same: Placed, *, repeat: bool) -> Answer:

@@ -136,6 +136,13 @@ def test_fewer_stages_have_more_layers_each(tmp_path):
     assert step_ms(found, "pp=2") == pytest.approx(5 * 120, rel=0.01)
 
 
+def test_half_of_what_an_order_of_passes_gains_is_sure(tmp_path):
+    """Real pipelines gain less by more chunks than the order of their passes says."""
+    answered = step(pipeline(tmp_path, ONE_F_ONE_B), "pp=4")
+    gained = answered.base.step_time_s - answered.outcome.step_time_s
+    assert answered.base.step_time_s - answered.outcome.step_time_high_s == pytest.approx(gained / 2, rel=0.02)
+
+
 def test_what_is_asked_as_it_was_recorded_changes_nothing(tmp_path):
     answer = step(pipeline(tmp_path, ONE_F_ONE_B), "pp=2", "schedule=1f1b", "microbatches=4")
     assert answer.changes == ("pp = 2 (as measured)",)
