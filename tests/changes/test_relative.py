@@ -8,8 +8,8 @@ from tests.changes.layout.test_replicated import job_of
 from lumos.changes.changes import Changes
 from lumos.changes.layout.measured_layout import measured_layout
 from lumos.changes.predicted import setting_of
-from lumos.changes.relative import absolute, of_blocks
 from lumos.changes.settings import parse_settings
+from lumos.changes.stated import absolute, of_blocks
 from lumos.errors import LumosError, UsageError
 from lumos.plan.configuration import Settings
 from lumos.plan.configuration import job_from as planned

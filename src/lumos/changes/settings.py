@@ -44,7 +44,7 @@ FRAMEWORK = "framework"
 _WHOLE = re.compile("[+-]?[0-9]{1,18}")
 #: The name of an axis of a recording (`segment.readings`), which can be set as a size can.
 AXIS = re.compile(r"[1-9][0-9]{0,17}@[a-z_0-9]{1,80}\.[0-9]{1,9}")
-#: So many times what was recorded (`changes.relative`).
+#: So many times what was recorded (`changes.stated`).
 RELATIVE = re.compile(r"x([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 
 

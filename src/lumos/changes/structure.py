@@ -107,9 +107,13 @@ class SettingRow(NamedTuple):
     """A change of some settings. keys: the settings. apply: what they make of a layout, from what is asked and the job with the shapes that
     it has then, which it needs if `shaped`; else that may be as it was recorded."""
 
-    keys: frozenset[str]
+    keys: tuple[str, ...]
     apply: Callable[[MeasuredLayout, WantedChange, Job], MeasuredLayout]
     shaped: bool = False
+
+    def of(self, asked: WantedChange) -> bool:
+        """Whether one of the settings changes."""
+        return any(key in asked.settings for key in self.keys)
 
 
 def _sized(layout: MeasuredLayout, asked: WantedChange, _: Job) -> MeasuredLayout:
@@ -131,22 +135,6 @@ def _replicated(layout: MeasuredLayout, asked: WantedChange, _: Job) -> Measured
     if asked.machine.alone or ("dp" not in asked.wanted and sharing == shared):
         return layout
     return replicas(layout, asked.job, asked.wanted.get("dp"), asked.machine.fabric, asked.sharing)
-
-
-def _sharing_experts(layout: MeasuredLayout, asked: WantedChange, _: Job) -> MeasuredLayout:
-    return opened(layout, expert_parallel(layout, asked.job, asked.rates, asked.wanted["ep"], asked.sizes), asked.job)
-
-
-def _in_precision(layout: MeasuredLayout, asked: WantedChange, _: Job) -> MeasuredLayout:
-    return in_precision(layout, asked.job, asked.devices, asked.settings["precision"])
-
-
-def _recomputed(layout: MeasuredLayout, asked: WantedChange, _: Job) -> MeasuredLayout:
-    return recompute(layout, asked.job, Recompute(asked.settings["recompute"]), gathers_once(layout, asked.job))
-
-
-def _layered(layout: MeasuredLayout, asked: WantedChange, shaped: Job) -> MeasuredLayout:
-    return layers(layout, shaped, asked.wanted["layers"])
 
 
 def _accumulating(layout: MeasuredLayout, asked: WantedChange, shaped: Job) -> MeasuredLayout:
@@ -195,29 +183,28 @@ def _copied(layout: MeasuredLayout, asked: WantedChange, shaped: Job) -> Measure
 
 #: What becomes of operators and exchanges.
 RESHAPED = (
-    SettingRow(frozenset({*SIZE_KEYS, "cp"}), _sized),
-    SettingRow(frozenset({"tp"}), _sharing_layers),
-    SettingRow(frozenset({"dp", "cp"}), _replicated),
-    SettingRow(frozenset({"ep"}), _sharing_experts),
-    SettingRow(frozenset({"precision"}), _in_precision),
+    SettingRow((*SIZE_KEYS, "cp"), _sized),
+    SettingRow(("tp",), _sharing_layers),
+    SettingRow(("dp", "cp"), _replicated),
+    SettingRow(("ep",), lambda out, of, _: opened(out, expert_parallel(out, of.job, of.rates, of.wanted["ep"], of.sizes), of.job)),
+    SettingRow(("precision",), lambda out, of, _: in_precision(out, of.job, of.devices, of.settings["precision"])),
 )
 #: How often blocks run; the last row places what it adds between the instances of all blocks.
 REPEATED = (
-    SettingRow(frozenset({"recompute"}), _recomputed),
-    SettingRow(frozenset({"layers"}), _layered, shaped=True),
-    SettingRow(frozenset({"microbatches"}), _accumulating, shaped=True),
-    SettingRow(frozenset({"zero", "shard"}), _sharing_states, shaped=True),
+    SettingRow(("recompute",), lambda out, of, _: recompute(out, of.job, Recompute(of.settings["recompute"]), gathers_once(out, of.job))),
+    SettingRow(("layers",), lambda out, of, shaped: layers(out, shaped, of.wanted["layers"]), shaped=True),
+    SettingRow(("microbatches",), _accumulating, shaped=True),
+    SettingRow(("zero", "shard"), _sharing_states, shaped=True),
 )
 #: On which ranks blocks run, once they are priced.
-PLACED = (SettingRow(frozenset({*PIPELINE_KEYS, "microbatches"}), _cut), SettingRow(frozenset({"dp", "cp"}), _copied, shaped=True))
+PLACED = (SettingRow((*PIPELINE_KEYS, "microbatches"), _cut), SettingRow(("dp", "cp"), _copied, shaped=True))
 
 
 def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> MeasuredLayout:
     """The layout with the settings applied."""
     asked, out = WantedChange.of(layout, job, changes), _on_hardware(layout, job, changes)
     out = _applied(out, asked, RESHAPED, job)
-    needed = any(row.shaped and row.keys & asked.settings.keys() for row in (*REPEATED, *PLACED))
-    shaped = reshaped(job, out) if needed else job
+    shaped = reshaped(job, out) if any(row.shaped and row.of(asked) for row in (*REPEATED, *PLACED)) else job
     out = _applied(out, asked, REPEATED, shaped)
     out = to_all_keys(reexchange(reprice(out, job, asked.devices), job, asked.links), job, asked.sharing)
     if asked.links is not None and asked.links.differ and not (changes.cluster or changes.settings):
@@ -228,7 +215,7 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
 def _applied(layout: MeasuredLayout, asked: WantedChange, rows: tuple[SettingRow, ...], shaped: Job) -> MeasuredLayout:
     """The layout with those of the rows applied of which a setting changes."""
     for row in rows:
-        if row.keys & asked.settings.keys():
+        if row.of(asked):
             layout = row.apply(layout, asked, shaped)
     return layout
 

@@ -38,9 +38,8 @@ from lumos.changes.machine import has_device, other_device
 from lumos.changes.memory import with_memory
 from lumos.changes.passes import rearranged
 from lumos.changes.predicted import predicted_anew, predicted_job, setting_of
-from lumos.changes.relative import absolute, of_blocks
 from lumos.changes.settings import check_blocks, counts
-from lumos.changes.stated import by_steps_of_time, check_layers, named_by_setting, with_stated_sizes
+from lumos.changes.stated import absolute, by_steps_of_time, check_layers, named_by_setting, of_blocks, with_stated_sizes
 from lumos.changes.structure import changed_layout
 from lumos.changes.work import work
 from lumos.errors import LumosError, UnknownDeviceError

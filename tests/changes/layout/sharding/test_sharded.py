@@ -14,7 +14,7 @@ from lumos.changes.layout.parallel.split import _share_exchanges, share_weights
 from lumos.changes.layout.rates import rates_of
 from lumos.changes.layout.regroup import Links, reexchange
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank, updates_of_parts
-from lumos.changes.layout.sharding.updates import largest_part
+from lumos.changes.layout.sharding.sharded import largest_part
 from lumos.changes.settings import parse_settings
 from lumos.changes.structure import changed_layout
 from lumos.changes.whatif import answer_changes

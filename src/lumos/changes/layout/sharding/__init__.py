@@ -2,6 +2,5 @@
 
 exchanged     what the recorded replicas exchange by
 gathers       gathers of parameters and scatters of gradients, as FSDP2 makes them
-updates       each replica's part of the update, and the exchange of what it updated
-sharded       from one stage of ZeRO to another
+sharded       from one stage of ZeRO to another, and each replica's part of the update
 """

@@ -5,7 +5,7 @@ computes, copied into place, and freed; its gradients are copied together and sc
 microbatch, while the passes go on; what is outside the layers is gathered once, before the forward pass. The optimizer updates a rank's
 part. With zero = 2 the parameters stay after the forward pass, so the backward pass gathers none (FSDP2 without `reshard_after_forward`).
 With zero = 0 the gradients are copied into buckets (`replicated`), exchanged and copied back, and the optimizer updates all weights (DDP).
-With zero = 1 it updates a part, and sends it to the others (`updates`).
+With zero = 1 it updates a part, and sends it to the others.
 
 Of zero = 2 and 3 the replicas can share their states in sets of fewer than all (hybrid sharding, a mesh of two dimensions in FSDP2): the
 ranks of a set are neighbours, gather and scatter among themselves, and then add up their part of the gradients with the ranks of the other
@@ -22,20 +22,22 @@ one of several (`replicated`).
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.changes.layout.placed import AddedTimes, Addition
 from lumos.changes.layout.prices import GONE, Ratio
 from lumos.changes.layout.regroup import regroup
-from lumos.changes.layout.replicated import GradientBuckets
+from lumos.changes.layout.replicated import GradientBuckets, gradient_bytes, times_ready
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
 from lumos.changes.layout.sharding.gathers import Added, Sharing, gathers, units_of
-from lumos.changes.layout.sharding.updates import largest_part, parameters_of, sending, sent
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
+from lumos.operators.shaped import elements
 from lumos.segment.rank import recordings_of
 from lumos.trace.table import excluding, unique
 from lumos.vocabulary import CollectiveKind
@@ -44,10 +46,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lumos.changes.layout.measured_layout import Assumed, GroupExchange, MeasuredLayout
-    from lumos.changes.layout.placed import AddedTimes, Addition, Placed
+    from lumos.changes.layout.placed import Placed
     from lumos.changes.layout.rates import Rates
     from lumos.changes.layout.sharding.exchanged import Exchanged
     from lumos.plan.framework import Framework
+    from lumos.segment.rank import RankRecording
     from lumos.trace.table import Int64, Job
 
 #: What is assumed of each stage.
@@ -238,3 +241,64 @@ def _exchanges_of_passes(
         exchanging = [frozenset(layout.segmentation.piece[exchanged.gradients].tolist()) for exchanged in exchanges]
         return (GradientBuckets(layout, jobs[0], jobs[1], rates.accelerator, time, exchanging).exchanged,)
     return (partial(gathers, layout, units_of(layout, jobs[1], sharing, rates), sharing, added),) if any(added) else ()
+
+
+# ---------------------------------------------------------------- updates of parts
+# The part of a replica is made of whole parameters, as PyTorch's `ZeroRedundancyOptimizer` shares them: the largest first, each to the
+# replica that has least so far. So a large embedding can make the parts unequal; the interval reaches to equal parts, as where parameters
+# are cut. After the update every parameter is broadcast, one after the other, and what comes next waits for the last. Megatron's
+# distributed optimizer gathers them all at once: the low end of the interval where nobody says which of the two the job does.
+
+
+def parameters_of(layout: MeasuredLayout, rank: RankRecording) -> list[int]:
+    """The bytes of every parameter of a rank; of all of a layer together where the trace shows no more. rank: with the shapes that the
+    changed job has."""
+    times = times_ready(layout, rank.position)
+    sizes = [(g.layer, g.width * elements(g.shape)) for g in rank.gradients] or list(gradient_bytes(rank).items())
+    return [nbytes for layer, nbytes in sizes if nbytes for _ in range(times[layer])]
+
+
+def largest_part(parameters: Sequence[int], replicas: int) -> float:
+    """The share of all parameters that the replica with most of them updates."""
+    parts = [0] * replicas
+    for nbytes in sorted(parameters, reverse=True):
+        heapq.heapreplace(parts, parts[0] + nbytes)
+    return max(parts) / sum(parts) if sum(parts) else 1.0
+
+
+def sending(parameters: Sequence[int], replicas: int, rates: Rates, framework: Framework | None) -> AddedTimes:
+    """What it takes to send all updated parameters to all replicas. framework: of the job, where somebody said."""
+    at_once = rates.exchange(CollectiveKind.ALL_GATHER, replicas, sum(parameters))
+    if framework is not None and not framework.dtensor:
+        return at_once
+    broadcasts = [rates.exchange(CollectiveKind.BROADCAST, replicas, nbytes) for nbytes in parameters]
+    best, low, high = (sum(getattr(broadcast, end) for broadcast in broadcasts) for end in AddedTimes._fields)
+    return AddedTimes(best, min(at_once.low, best) if framework is None else low, high)
+
+
+def sent(updates: Sequence[Int64], times: Sequence[AddedTimes], placed: Placed) -> Iterator[Addition]:
+    """The exchange of updated parameters in every step of every rank, between its last update and what comes next on that stream.
+
+    updates: the optimizer's tasks in the recording, and times: what the exchange takes, by position of the rank.
+    """
+    ends = [_ends(placed, tasks) for tasks in updates]
+    for rank, (of_rank, time) in enumerate(zip(ends, times, strict=True)):
+        for last, following in of_rank:
+            name, instance = "broadcast of parameters (assumed)", int(placed.instance[last])
+            yield Addition(name, rank, "assumed broadcast", time, (last,), following, instance, group=len(updates))
+
+
+def _ends(placed: Placed, updates: Int64) -> list[tuple[int, tuple[int, ...]]]:
+    """The last update of every step on the stream that has most of them, and the task behind it there, if there is one."""
+    tasks = np.flatnonzero(np.isin(placed.source, updates))
+    if not len(tasks):
+        return []
+    stream = int(np.bincount(placed.graph.processor[tasks]).argmax())
+    all_of_stream = np.flatnonzero(placed.graph.processor == stream)
+    tasks, out = tasks[placed.graph.processor[tasks] == stream], []
+    for step in unique(placed.owners.step[tasks]).tolist():
+        last = int(tasks[placed.owners.step[tasks] == step][-1])
+        behind = all_of_stream[np.searchsorted(all_of_stream, last, "right") :][:1]
+        if step >= 0:
+            out.append((last, tuple(behind.tolist())))
+    return out
