@@ -171,32 +171,25 @@ def test_what_some_plans_leave_whole_widens_the_interval(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("framework", "calls", "loss"),
+    ("framework", "shards", "calls", "loss"),
     [
-        ("megatron-core", (1, 1, 1), (0.5, 0.5, 0.5)),  # its ranks call what one rank does, and share the loss
-        ("fsdp2", (1.45, 1.3, 1.6), (1, 0.5, 1)),  # PyTorch's dispatch every operator again, and may share the loss
-        (None, (1, 1, 1.6), (1, 0.5, 1)),
+        ("megatron-core", False, (1, 1, 1), (0.5, 0.5, 0.5)),  # its ranks call what one rank does, and share the loss
+        ("fsdp2", False, (1.45, 1.3, 1.6), (1, 0.5, 1)),  # PyTorch's dispatch every operator again, and may share the loss
+        (None, True, (1.45, 1, 1.6), (1, 0.5, 1)),  # where PyTorch shares the states, it would share the layers
+        (None, False, (1, 1, 1.6), (1, 0.5, 1)),
     ],
 )
-def test_a_framework_that_is_stated_narrows_how_ranks_share_layers(tmp_path, framework, calls, loss):
-    job, graph = recorded(tmp_path, vocabulary=1000, tables=2, loss=True)
+def test_a_framework_that_is_stated_narrows_how_ranks_share_layers(tmp_path, framework, shards, calls, loss):
+    job, graph = recorded(tmp_path, vocabulary=1000, tables=2, loss=True, shards=shards)
     base = parse_base([f"framework={framework}"] if framework else [])
-    layout = changed_layout(segmented := measured_layout(segment(graph, job)), job, Changes(parse_settings(["tp=2"]), base=base))
-    names = [graph.names[i] for i in graph.name.tolist()]
-    called = np.flatnonzero((segmented.segmentation.layer >= 0) & ~graph.on_device)[0]
-    for task, wanted in ((called, calls), (names.index("kernel of aten::_log_softmax"), loss)):
+    measured = measured_layout(segment(graph, job))
+    layout = changed_layout(measured, job, Changes(parse_settings(["tp=2"]), base=base))
+    called = np.flatnonzero((measured.segmentation.layer >= 0) & ~graph.on_device)[0]
+    scored = [i for i, name in enumerate(graph.name.tolist()) if graph.names[name] == "kernel of aten::_log_softmax"]
+    for task, wanted in ((called, calls), *((task, loss) for task in scored)):
         assert tuple(column[task] for column in layout.prices.columns) == pytest.approx(wanted)
     (note,) = (note.message for note in layout.diagnostics if note.code == "split-assumed")
-    assert (f"as {framework} shares them" in note) is bool(framework)
     assert ("--base framework=NAME" in note) is not bool(framework)
-
-
-def test_where_pytorch_shares_the_states_it_would_share_the_layers(tmp_path):
-    job, graph = recorded(tmp_path, vocabulary=1000, tables=2, shards=True)
-    measured = measured_layout(segment(graph, job))
-    layout = changed_layout(measured, job, Changes(parse_settings(["tp=2"])))
-    called = np.flatnonzero((measured.segmentation.layer >= 0) & ~graph.on_device)[0]
-    assert tuple(column[called] for column in layout.prices.columns) == pytest.approx((1.45, 1, 1.6))
 
 
 @pytest.mark.parametrize(

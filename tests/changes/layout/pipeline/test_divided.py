@@ -57,12 +57,6 @@ def recorded(tmp_path):
     return job, build(job)
 
 
-def test_one_rank_divides_the_gradients_of_all_layers(tmp_path):
-    """Four microbatches of four layers of 30 ms, two updates of 40 ms and four divisions of 2 ms."""
-    outcome = step(recorded(tmp_path), "pp=1", force=True).outcome
-    assert 1e3 * outcome.step_time_s == pytest.approx(4 * 4 * 30 + 80 + 8, rel=0.005)
-
-
 def test_an_update_of_lists_is_of_all_layers_though_their_gradients_are_divided_one_by_one(tmp_path):
     job, graph = recorded(tmp_path)
     layout = measured_layout(segment(graph, job))
