@@ -13,6 +13,8 @@ from hypothesis import settings
 from tests import checked_builders
 from tools import browser
 
+from lumos import build, read
+
 checked_builders.install()
 
 # Tests run in one process a core, and so do the processes that they start: more threads would wait for each other in a busy loop.
@@ -150,3 +152,10 @@ def page():
         pytest.skip(f"no headless browser: none of {', '.join(browser.NAMES)} is installed")
     with browser.browser() as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def example():
+    """The recorded job of `examples/gpt-2rank-cpu`, and its graph."""
+    job = read(Path(__file__).parents[1] / "examples" / "gpt-2rank-cpu")
+    return job, build(job)

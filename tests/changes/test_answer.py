@@ -1,6 +1,5 @@
 """The interval of an answer: how much steps differ, and what it is where a trace cannot show that."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,22 +14,11 @@ from lumos.graph.build import build
 from lumos.plan.configuration import Settings, job_from
 from lumos.prediction.predict import predict_job
 from lumos.reports.export.kineto import write_kineto
-from lumos.simulation import simulate
 from lumos.trace import read
-
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
-
-
-@pytest.fixture(scope="module")
-def example():
-    job = read(str(EXAMPLE))
-    graph = build(job)
-    return job, graph, simulate(graph), members(graph)
 
 
 def test_the_noise_is_that_between_the_steps(example):
-    _, graph, _, owners = example
-    times = step_times_of(graph, owners)
+    times = step_times_of(example[1], members(example[1]))
     lengths = np.array([step.length_ns for step in times.counted], float)
     expected = Z80 * NORMAL * np.median(np.abs(lengths - np.median(lengths))) / np.median(lengths)
     assert step_spread(times) == pytest.approx(expected)

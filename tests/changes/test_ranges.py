@@ -25,13 +25,20 @@ def ranged(name, begin, end, tid=MAIN, **args):
 
 
 @pytest.fixture
-def without(tmp_path):
+def recorded(tmp_path):
+    def of(*rows):
+        (tmp_path / "rank0.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": rows}))
+        return read(str(tmp_path / "rank0.json"))
+
+    return of
+
+
+@pytest.fixture
+def without(recorded):
     """What the recording takes after `--drop 'operator:extra'`, ms."""
 
     def of(*rows):
-        path = tmp_path / "rank0.json"
-        path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": list(rows)}))
-        job = read(str(path))
+        job = recorded(*rows)
         return int(simulate(Durations(drops=("operator:extra",)).apply(build(job), job)).end.max()) / 1e6
 
     return of
@@ -68,12 +75,7 @@ def test_a_collective_issued_in_a_range_is_the_ranges_and_one_issued_before_is_n
 
 def test_what_another_thread_does_while_the_range_waits_for_it_is_the_ranges(without):
     """The main thread hands over at 100 and waits until 300; the other thread works from 110 to 290."""
-    rows = [
-        row("a", 0, 100),
-        ranged("extra", 100, 305),
-        row("MulBackward0", 110, 290, OTHER),
-        row("c", 305, 400),
-    ]
+    rows = [row("a", 0, 100), ranged("extra", 100, 305), row("MulBackward0", 110, 290, OTHER), row("c", 305, 400)]
     assert without(*rows) == 100 + 95
 
 
@@ -83,11 +85,8 @@ def test_what_another_thread_does_on_its_own_is_not(without):
     assert without(*rows) == 20 + 370
 
 
-def test_ranges_of_a_graph_without_times_have_their_operators_only(tmp_path):
-    path = tmp_path / "rank0.json"
-    rows = [row("a", 0, 100), ranged("extra", 100, 400), row("b", 150, 200), row("c", 400, 500)]
-    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": rows}))
-    job = read(str(path))
+def test_ranges_of_a_graph_without_times_have_their_operators_only(recorded):
+    job = recorded(row("a", 0, 100), ranged("extra", 100, 400), row("b", 150, 200), row("c", 400, 500))
     graph = build(job)
     mask = inside(graph, job, lambda name: name == "extra")
     assert int(graph.duration[mask].sum()) == 300_000_000

@@ -1,25 +1,19 @@
 """The work of a rank by its operators, in the recorded GPT of two CPU processes."""
 
-from pathlib import Path
-
 import numpy as np
 
 from lumos.changes.layout.measured_layout import measured_layout, rewriting
 from lumos.changes.layout.reprice import reprice
 from lumos.changes.layout.rescale import Devices, model_ratio
 from lumos.cost.cluster import load_cluster
-from lumos.graph.build import build
 from lumos.operators.shaped import product
 from lumos.segment.rank import recordings_of
 from lumos.segment.segment import segment
-from lumos.trace import read
-
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
 
 
-def test_tasks_are_those_of_operators_that_pass_a_test_and_each_belongs_to_one():
-    job = read(str(EXAMPLE))
-    segmentation = segment(build(job), job)
+def test_tasks_are_those_of_operators_that_pass_a_test_and_each_belongs_to_one(example):
+    job, graph = example
+    segmentation = segment(graph, job)
     work = recordings_of(segmentation, job)[0].work
     multiplied = work.of(product)
     assert {segmentation.graph.names[i] for i in segmentation.graph.name[multiplied]} >= {"aten::addmm", "aten::mm"}
@@ -29,9 +23,9 @@ def test_tasks_are_those_of_operators_that_pass_a_test_and_each_belongs_to_one()
     assert not work.of(lambda o: o.name == "aten::new_fashion").size
 
 
-def test_an_operator_is_priced_once_whatever_changes_made_of_it():
-    job = read(str(EXAMPLE))
-    layout, accelerator = measured_layout(segment(build(job), job)), load_cluster("h100").accelerator
+def test_an_operator_is_priced_once_whatever_changes_made_of_it(example):
+    job, graph = example
+    layout, accelerator = measured_layout(segment(graph, job)), load_cluster("h100").accelerator
     work = recordings_of(layout.segmentation, job)[0].work
     each = next(work.in_order(lambda o: o.name == "aten::addmm"))
 

@@ -86,13 +86,6 @@ def test_interleaving_without_chunks_follows_from_the_schedule(folder):
     assert trace.args["chunk"].values.tolist() == [0, 0, 1, 1, 1, 1, 0, 0]
 
 
-def test_passes_that_fit_no_interleaved_schedule(folder):
-    with pytest.raises(
-        TraceError, match=r"2 passes \(fwd\) are no multiple of pp_size 2 times vp_size 2.*record fwd_minibatch and fwd_chunk"
-    ):
-        read(folder(vp_size=2))
-
-
 @pytest.mark.parametrize("text", ['{"1": {"total": 1.0, "fwd_start": [1.0', '{"1": {"total": 1.0, "fwd_start": [1.0]}} x'])
 def test_truncated_or_damaged(folder, text):
     path = folder() / "pp_rank_1.json"
@@ -108,14 +101,17 @@ def test_no_config(folder):
         read(alone)
 
 
-def test_a_config_without_stages(folder):
-    with pytest.raises(TraceError, match="pp_size is 0; it must be a whole number from 1"):
-        read(folder(pp_size=0))
-
-
-def test_a_rank_beyond_the_stages(folder):
-    with pytest.raises(TraceError, match=r"pipeline rank 1, but config\.json has pp_size 1"):
-        read(folder(pp_size=1))
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"pp_size": 0}, "pp_size is 0; it must be a whole number from 1"),
+        ({"pp_size": 1}, r"pipeline rank 1, but config\.json has pp_size 1"),
+        ({"vp_size": 2}, r"2 passes \(fwd\) are no multiple of pp_size 2 times vp_size 2.*record fwd_minibatch and fwd_chunk"),
+    ],
+)
+def test_sizes_that_do_not_fit_the_passes(folder, sizes, message):
+    with pytest.raises(TraceError, match=message):
+        read(folder(**sizes))
 
 
 def test_the_rank_must_be_in_the_name(folder):

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.analyze.attribution import innermost
 from lumos.changes.answer import Answer, PeakMemory
-from lumos.operators.shaped import elements
-from lumos.operators.table import Shape, axis_rule, own_name
+from lumos.operators.shaped import elements, result_shapes
+from lumos.operators.table import Shape, axis_rule
 from lumos.segment.program import axes_of
 from lumos.segment.rank import recordings_of
 from lumos.trace.table import Category
@@ -153,16 +152,5 @@ def _larger(before: object, after: object) -> float:
 
 def _made(name: str, shapes: Sequence[Shape]) -> int:
     """How many elements an operator makes: by the letters of its table, else as many as its largest input has."""
-    rule = axis_rule(own_name(name), tuple(shapes))
-    if rule is not None and rule.results and rule.results[0].like < 0 and not rule.results[0].stretch:
-        size = {
-            letter: n
-            for pattern, shape in zip(rule.inputs, shapes, strict=False)
-            if pattern is not None and pattern.fits(len(shape))
-            for letter, n in zip(pattern.letters(len(shape)), shape, strict=True)
-        }
-        letters = [*rule.results[0].before, *rule.results[0].after]
-        if set(letters) <= size.keys():
-            return prod(size[letter] for letter in letters)
-    like = rule.results[0].like if rule is not None and rule.results else -1
-    return elements(shapes[like]) if 0 <= like < len(shapes) else max(map(elements, shapes), default=0)
+    made = result_shapes(name, tuple(shapes)) if axis_rule(name, tuple(shapes)) is not None else None
+    return elements(made[0]) if made else max(map(elements, shapes), default=0)

@@ -620,27 +620,6 @@ class _Inference:
 
 
 def _by_letters(rule: Rule, tensors: Mapping[int, _Tensor]) -> list[Sized] | None:
-    axis_of: dict[str, tuple[int, Axis]] = {}
-    stretch = 0
-    for argument, pattern in enumerate(rule.inputs):
-        tensor = tensors.get(argument)
-        if pattern is None or tensor is None or not pattern.fits(len(tensor.shape)):
-            continue
-        if pattern.stretch == "*":
-            stretch = max(stretch, len(tensor.shape) - len(pattern.before) - len(pattern.after))
-        for letter, size, axis in zip(pattern.letters(len(tensor.shape)), tensor.shape, tensor.axes, strict=True):
-            if letter not in axis_of or axis_of[letter][0] < size:
-                axis_of[letter] = size, axis
-    axis_of["1"] = 1, Axis(1)
-    out = []
-    for pattern in rule.results:
-        if pattern.like >= 0:
-            like = tensors.get(pattern.like)
-            known = None if like is None else Sized(like.shape, like.axes)
-        else:
-            letters = pattern.letters(len(pattern.before) + len(pattern.after) + (stretch if pattern.stretch else 0))
-            sized = [axis_of.get(letter) for letter in letters]
-            known = Sized(tuple(s[0] for s in sized if s), tuple(s[1] for s in sized if s)) if None not in sized else None
-        if known is not None:
-            out.append(known)
-    return out or None
+    made = rule.made({argument: tuple(zip(t.shape, t.axes, strict=True)) for argument, t in tensors.items()}, Axis(1))
+    known = [Sized(tuple(size for size, _ in axes), tuple(axis for _, axis in axes)) for axes in made if axes is not None]
+    return known or None

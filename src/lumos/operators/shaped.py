@@ -95,8 +95,9 @@ def factors(o: ShapedOperator) -> Multiplication | None:
 @lru_cache(1 << 13)
 def _by_letters(name: str, shapes: tuple[Shape, ...]) -> Multiplication | None:
     """The first two inputs that share a letter which the result lacks, and what the other letters are."""
-    sizes = _sizes(name, shapes)
-    result = _letters_of_result(name, shapes)
+    sizes, rule = _sizes(name, shapes), axis_rule(name, shapes)
+    made = rule.results[:1] if rule is not None else ()
+    result = {letter for axes in sizes.values() for letter in axes if made and made[0].has(letter)}
     for first, second in combinations(sizes, 2):
         a, b = sizes[first], sizes[second]
         depth = [letter for letter in a if letter in b and letter not in result]
@@ -129,24 +130,9 @@ def result_shapes(name: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...] | N
     rule = axis_rule(name, shapes)
     if rule is None:
         return (np.broadcast_shapes(*shapes),) if own_name(name) in elementwise_names() else None
-    sizes: dict[str, int] = {"1": 1}
-    for of_input in _sizes(name, shapes).values():
-        sizes |= {letter: max(size, sizes.get(letter, 0)) for letter, size in of_input.items()}
-    out = []
-    for pattern in rule.results:
-        letters = () if pattern.like >= 0 else pattern.letters(pattern.least + (rule.stretch(shapes) if pattern.stretch else 0))
-        if pattern.like >= len(shapes) or not sizes.keys() >= set(letters):
-            return None
-        out.append(shapes[pattern.like] if pattern.like >= 0 else tuple(sizes[letter] for letter in letters))
-    return tuple(out)
-
-
-def _letters_of_result(name: str, shapes: tuple[Shape, ...]) -> frozenset[str]:
-    rule = axis_rule(name, shapes)
-    if rule is None or not rule.results:
-        return frozenset()
-    first = rule.results[0]
-    return frozenset(first.letters(first.least + (rule.stretch(shapes) if first.stretch else 0)))
+    made = rule.made({i: [(size, size) for size in shape] for i, shape in enumerate(shapes)}, 1)
+    known = tuple(tuple(size for size, _ in axes) for axes in made if axes is not None)
+    return known if len(known) == len(made) else None
 
 
 def _by_shape(shapes: tuple[Shape, ...]) -> Multiplication | None:

@@ -13,13 +13,14 @@ import tomllib
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from lumos.characters import is_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+A = TypeVar("A")
 Shape = tuple[int, ...]
 
 #: The place of one axis: the input, and the axis counted from the first.
@@ -72,6 +73,10 @@ class Pattern(NamedTuple):
         stretch = axes - self.least
         return [*self.before, *(f"{self.stretch}{stretch - i}" for i in range(stretch)), *self.after]
 
+    def has(self, letter: str) -> bool:
+        """Whether one of its axes has that name."""
+        return letter in self.before + self.after or letter[0] == self.stretch
+
 
 class Rule(NamedTuple):
     """How the axes of one operator belong together. inputs: None for one whose axes do not matter."""
@@ -84,11 +89,24 @@ class Rule(NamedTuple):
         pairs = zip(self.inputs, shapes, strict=False)
         return all(pattern is None or not shape or pattern.fits(len(shape)) for pattern, shape in pairs)
 
-    def stretch(self, shapes: tuple[Shape, ...]) -> int:
-        """How many axes "*" stands for in a call, at most."""
-        pairs = zip(self.inputs, shapes, strict=False)
-        starred = [(pattern, len(shape)) for pattern, shape in pairs if pattern is not None and pattern.stretch == "*"]
-        return max((axes - pattern.least for pattern, axes in starred if pattern.fits(axes)), default=0)
+    def made(self, tensors: Mapping[int, Sequence[tuple[int, A]]], one: A) -> list[tuple[tuple[int, A], ...] | None]:
+        """The axes of each result, None for one of which the letters do not say them: that of the inputs with their letter, the longest of
+        several. tensors: by input its axes, as their sizes and what stands for them. one: stands for an axis of length one."""
+        fitting = [(pattern, tensors[i]) for i, pattern in enumerate(self.inputs) if pattern is not None and i in tensors]
+        fitting = [(pattern, axes) for pattern, axes in fitting if pattern.fits(len(axes))]
+        stretch = max((len(axes) - pattern.least for pattern, axes in fitting if pattern.stretch == "*"), default=0)
+        named: dict[str, tuple[int, A]] = {}
+        for pattern, axes in fitting:
+            for letter, axis in zip(pattern.letters(len(axes)), axes, strict=True):
+                if letter not in named or named[letter][0] < axis[0]:
+                    named[letter] = axis
+        named["1"] = 1, one
+        out: list[tuple[tuple[int, A], ...] | None] = []
+        for pattern in self.results:
+            letters = pattern.letters(pattern.least + (stretch if pattern.stretch else 0))
+            like = tuple(tensors[pattern.like]) if pattern.like in tensors else None
+            out.append(like if pattern.like >= 0 else tuple(named[of] for of in letters) if named.keys() >= set(letters) else None)
+        return out
 
     @property
     def weights(self) -> tuple[int, ...]:

@@ -125,21 +125,22 @@ class Names:
     def _attention(self) -> dict[str, Counter[Axis]]:
         """How often each axis is the batch (b), the queries' positions (q), heads of queries (h) and keys (g), or their width (d)."""
         out: dict[str, Counter[Axis]] = {letter: Counter() for letter in "bqhgd"}
-        for number, call, base in self._forward():
-            rule = axis_rule(base, call.shapes)
-            if rule is None or len(rule.inputs) < 3 or "attention" not in base or any((number, i) not in self.of for i in range(3)):
-                continue
-            for i, letters in ((0, {"b": "b", "q": "q", "h": "h", "d": "d"}), (1, {"h": "g"})):
-                pattern, axes = rule.inputs[i], self.of[number, i][0]
-                if pattern is None or not pattern.fits(len(axes)):
-                    continue
-                for letter, axis in zip(pattern.letters(len(axes)), axes, strict=True):
-                    if letter in letters:
-                        out[letters[letter]][self.symbols.folded(axis)] += 1
+        for number, call, _ in self._forward():
+            if all((number, i) in self.of for i in range(3)):
+                queries, keys = (self._letters(number, call, i) for i in (0, 1))
+                for letter, axis in [*((letter, queries.get(letter)) for letter in "bqhd"), ("g", keys.get("h"))]:
+                    if axis is not None:
+                        out[letter][self.symbols.folded(axis)] += 1
         of_keys: Counter[Axis] = Counter()
         for axis, times in out["g"].items():
             of_keys[self.symbols.once(axis)] += times
         return out | {"g": of_keys}
+
+    def _letters(self, number: int, call: OperatorCall, argument: int) -> dict[str, Axis]:
+        """The axes of an input of attention, by their letters in the table of operators; none of anything else."""
+        rule, axes = axis_rule(own_name(call.name), call.shapes), self.of.get((number, argument), ((),))[0]
+        pattern = rule.inputs[argument] if rule is not None and len(rule.inputs) > 2 and "attention" in call.name else None
+        return dict(zip(pattern.letters(len(axes)), axes, strict=True)) if pattern is not None and axes and pattern.fits(len(axes)) else {}
 
     def _by_tokens(self, tokens: tuple[Axis, ...], out: Named, attention: Mapping[str, Counter[Axis]]) -> None:
         """Which axis of the tokens is the batch and which the sequence: by attention, else by the scores, else the batch comes first."""
@@ -206,19 +207,10 @@ class Names:
     def _places(self) -> Iterator[tuple[int, tuple[Axis, ...]]]:
         """The axes of attention, of scores and of recurrent layers that are positions, by call."""
         for number, call, base in self._forward():
-            rule = axis_rule(base, call.shapes)
-            if rule is not None and "attention" in base and len(rule.inputs) > 2:
-                if call.parent >= 0 and "attention" in self.calls[call.parent].name:
-                    continue
-                inputs = (
-                    (rule.inputs[argument], letter, self.of.get((number, argument), ((),))[0])
-                    for argument, letter in ((0, "q"), (1, "k"))
-                )
-                yield number, tuple(
-                    axes[pattern.letters(len(axes)).index(letter)]
-                    for pattern, letter, axes in inputs
-                    if pattern is not None and axes and pattern.fits(len(axes))
-                )
+            queries, keys = (self._letters(number, call, i) for i in (0, 1))
+            if queries or keys:
+                if call.parent < 0 or "attention" not in self.calls[call.parent].name:
+                    yield number, tuple(of[letter] for of, letter in ((queries, "q"), (keys, "k")) if letter in of)
             elif "softmax" in base and len(call.shapes[0]) == 4 and (number, 0) in self.of:
                 yield number, self.of[number, 0][0][-2:]
             elif views().get(base) == "recurrent" and len(call.shapes[0]) == 3 and (steps := self._recurrent("t")) is not None:

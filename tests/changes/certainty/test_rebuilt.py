@@ -1,7 +1,6 @@
 """What an interval holds for blocks that are put together anew, and for assumptions that move nothing."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from validation.foreign.calibrate import rebuilt_to_hold
@@ -12,18 +11,8 @@ from lumos.changes.layout.measured_layout import measured_layout
 from lumos.changes.layout.prices import exactly
 from lumos.changes.whatif import answer_changes
 from lumos.diagnostics import Diagnostic
-from lumos.graph.build import build
 from lumos.segment.segment import segment
-from lumos.trace import read
 from lumos.vocabulary import Grade
-
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "gpt-2rank-cpu"
-
-
-@pytest.fixture(scope="module")
-def example():
-    job = read(EXAMPLE)
-    return job, build(job)
 
 
 def noise(outcome):

@@ -1,7 +1,6 @@
 """What the trust in a recording means for an answer to a what-if."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -18,14 +17,7 @@ from lumos.graph.build import build
 from lumos.trace import read
 from lumos.vocabulary import Grade
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "gpt-2rank-cpu"
 FASTER = Changes(durations=Durations.parse(["*addmm*=0.5"], (), (), ()))
-
-
-@pytest.fixture(scope="module")
-def example():
-    job = read(EXAMPLE)
-    return job, build(job)
 
 
 def limited(unknown):
