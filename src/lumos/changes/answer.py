@@ -170,8 +170,8 @@ class Answer(Shown):
 class Changed:
     """A changed job of n tasks, ready to simulate.
 
-    owners: the steps of `graph`. low, high: int64[n], the durations at the ends of their 80 % interval, ns. scaled: bool[n], tasks
-    with a scaled measured duration. modelled: bool[n], tasks whose duration comes from a model alone.
+    owners: the steps of `graph`. low, high: int64[n], the durations of all tasks at the ends of the 80 % interval of the step, ns.
+    scaled: bool[n], tasks with a scaled measured duration. modelled: bool[n], tasks whose duration comes from a model alone.
     """
 
     graph: Graph
@@ -182,6 +182,21 @@ class Changed:
     modelled: NDArray[np.bool_]
     changes: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
+
+    def with_separate_errors(self, together: NDArray[np.bool_]) -> Changed:
+        """The job where `low` and `high` are those of each task alone, with both at the ends of the interval of the step: as far from the
+        tasks' times as their errors add up. One unknown decides the tasks `together`, bool[n], which stay at their ends. Other kernels of
+        one name are priced in one way and err together; all these errors are independent of each other, so that their sum is the root of
+        the sum of their squares, and by what is left of it the other tasks come nearer."""
+        of, best = np.where(together, 0, 1 + self.graph.name), self.graph.duration
+
+        def nearer(end: Int64) -> Int64:
+            off = end - best
+            errors = np.bincount(of, np.abs(off))
+            share = (np.linalg.norm(errors) - errors[0]) / max(errors[1:].sum(), 1)
+            return np.where(together, end, best + np.rint(off * share).astype(np.int64))
+
+        return replace(self, low=nearer(self.low), high=nearer(self.high))
 
 
 class StepWork(NamedTuple):

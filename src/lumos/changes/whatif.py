@@ -16,6 +16,7 @@ import numpy as np
 from lumos.analyze.loop.bounds import LINEAR, size_bounds
 from lumos.analyze.loop.steady import Steady, steady
 from lumos.analyze.loop.steps import members
+from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.analyze.trust import Trust, check_sound, together, with_evidence
 from lumos.analyze.trust import trust as trust_in
 from lumos.changes.answer import Answer, Changed, answer, base_of, loop_ratio, unchanged_tasks
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
     from lumos.changes.changes import Changes
     from lumos.changes.layout.placed import Launching, Placed
     from lumos.graph.table import Graph
-    from lumos.simulation.durations import Mask
     from lumos.trace.table import Job, Trace
 
 
@@ -152,7 +152,8 @@ def _by_batches(job: Job, answered: Answer) -> tuple[Answer, tuple[Evidence, ...
 def _probed(job: Job, graph: Graph, changes: Changes, answered: Answer) -> tuple[Evidence, ...]:
     """How far the answer depends on single rows of the recording (`certainty.probe`)."""
     if changes.structural:
-        return probe_of_base(job, owners := members(graph), steady(owners))
+        again = answered.job.loop.graph if isinstance(answered.job, Steady) else None
+        return probe_of_base(job, owners := members(graph), steady(owners), again)
     base, outcome = answered.base.step_time_s, answered.outcome
     if not base or not answered.altered or changes.repeat:
         return ()
@@ -202,13 +203,13 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_onl
     layout = changed_layout(measured, job, changes)
     same = as_recorded_cut(segmentation, job, changes.settings)
     launches = _launching(measured, job, layout) if has_device(graph) and same is None else ()
-    built = _built(job, layout, changes.durations, launches, graphs=graphs)
+    built = _built(job, layout, changes, launches, graphs=graphs)
     changed = built.changed
     resized_here = sizes_of_rank(measured, job, resized)
     done = () if step_only else work(measured, job, changes, resized_here, layout.shared)
     with schedulable(", ".join(changed.changes)):
         answered = answer(graph, changed, *done, repeat=changes.repeat, step_only=step_only)
-    answered = trusted.as_far_as_reached(answered, held=bool((built.left_open & (changed.low < changed.high)).any()))
+    answered = trusted.as_far_as_reached(answered, held=built.held)
     answered = replace(answered, trust=with_evidence(answered.trust, sides_left_out(built.placed.graph, changed.graph)))
     if {"layers", "recompute"} & set(changes.settings):
         how = f"the recording shows {count(segmentation.layers, 'layer')}, by {segmentation.evidence.get('forward', 'nothing')}"
@@ -237,18 +238,18 @@ def _of_durations(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_on
 
 
 class _Built(NamedTuple):
-    """A changed job that was put together. placed: before its durations change besides. left_open: tasks whose interval holds what the
-    recording leaves open, bool[n]."""
+    """A changed job that was put together. placed: before its durations change besides. held: whether the interval of any task holds what
+    the recording leaves open."""
 
     changed: Changed
     placed: Placed
-    left_open: Mask
+    held: bool
 
 
-def _built(job: Job, layout: MeasuredLayout, durations: Durations, launches: Sequence[Launching], *, graphs: bool) -> _Built:
+def _built(job: Job, layout: MeasuredLayout, changes: Changes, launches: Sequence[Launching], *, graphs: bool) -> _Built:
     """The job of a layout, put together, with changed durations. launches: what launching added work takes the CPU of each rank. graphs:
     whether its passes are captured as CUDA graphs."""
-    placed = assemble_pieces(layout)
+    placed, durations = assemble_pieces(layout), changes.durations
     modelled = np.isin(placed.source, np.array(sorted(layout.modelled), np.int64))
     words = layout.changes
     if graphs:
@@ -274,7 +275,11 @@ def _built(job: Job, layout: MeasuredLayout, durations: Durations, launches: Seq
         changes=(*words, *durations.described()),
         diagnostics=layout.diagnostics,
     )
-    return _Built(changed, placed, left_open)
+    held = bool((left_open & (changed.low < changed.high)).any())
+    together = left_open | (placed.graph.kind == Kind.COLLECTIVE) | bool(changes.cluster)  # the same links, or rates of one device
+    if "precision" in changes.settings:
+        together |= bound_by_arithmetic(placed.graph)
+    return _Built(changed.with_separate_errors(together), placed, held)
 
 
 def _with_shapes(answered: Answer, job: Job, changes: Changes) -> Job | None:

@@ -275,7 +275,7 @@ def _operators_lost(where: str, trace: Trace, work: DeviceWork) -> Iterator[Evid
     named = named[named > 0]
     if not len(named):
         return
-    recorded = np.isin(named, trace.external_id[trace.category == Category.OPERATOR])
+    recorded = np.isin(named, trace.external_id[trace.is_any(Category.OPERATOR, Category.ANNOTATION)])  # messages sent together are a range
     share = 1 - float(recorded.mean())
     if 0 < share <= _MOST_NAMES:
         lost = len(named) - int(recorded.sum())

@@ -2,11 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import lumos
 from lumos.analyze.loop.steady import altered, steady
 from lumos.analyze.loop.steps import members
+from lumos.changes.certainty import probe as probes
 from lumos.changes.certainty.probe import launched_pairs, probe, probe_evidence, probe_of_base, probed_jobs
 from lumos.graph.build import build
 from lumos.graph.table import Kind
@@ -87,6 +89,19 @@ def test_a_question_is_asked_again_of_the_job_without_single_rows(job):
     assert (evidence.code, evidence.grade, evidence.share) == ("probe", Grade.LIMITED, 1.0)
     assert probe_of_base(whole, owners, base) == ()
     assert all("base" not in vars(each) for each in probed_jobs(job(rows_of(30))).jobs)
+
+
+def test_a_base_is_asked_for_what_a_change_makes_of_devices_beside_the_cpu(job, monkeypatch):
+    """Devices that take three times as long; all work twice over, which is no other job; and half, for a change that nobody knows."""
+    whole = job(rows_of(3))
+    owners, asked = members(build(whole)), []
+    graph = owners.graph
+    monkeypatch.setattr(probes, "MANY_PAIRS", 1)
+    monkeypatch.setattr(probes, "probe", lambda job, base, ratio, half, ask: asked.append(ask(job, graph).duration) or ())
+    for changed in (scale(graph, graph.on_device, 3), scale(graph, graph.duration > 0, 2), None):
+        probe_of_base(whole, owners, steady(owners), changed)
+    for found, times in zip(asked, (3, 1, 0.5), strict=True):
+        assert np.allclose(found, graph.duration * np.where(graph.on_device, times, 1), atol=1)
 
 
 def test_the_time_of_the_kernels_themselves_is_no_dependence(job):

@@ -137,17 +137,26 @@ def _without(owners: Members, base: Steady, changed: Graph, kernels: Sequence[In
     return _ratio(owners, before, scale(changed, rows, 0.0))
 
 
-def probe_of_base(job: Job, owners: Members, base: Steady) -> tuple[Evidence, ...]:
+def probe_of_base(job: Job, owners: Members, base: Steady, changed: Graph | None = None) -> tuple[Evidence, ...]:
     """The same for the job itself, asked for all device work in half its time: how far an answer that is not asked again may be off.
-    owners, base: its steps and its loop. In a recording of fewer than MANY_PAIRS kernels one of them is too much of the job to tell."""
+    owners, base: its steps and its loop. changed: the job of that answer; device work is then asked to take as many times as long as the
+    answer lets it beside the work of the CPU, since that is what decides which of the two waits. In a recording of fewer than MANY_PAIRS
+    kernels one of them is too much of the job to tell."""
     if probed_jobs(job).pairs < MANY_PAIRS:
         return ()
+    times = 0.5 if changed is None else _device_beside_cpu(changed) / _device_beside_cpu(owners.graph)
 
-    def halved(_: Job, graph: Graph) -> Graph:
-        return scale(graph, graph.on_device, 0.5)
+    def asked(_: Job, graph: Graph) -> Graph:
+        return scale(graph, graph.on_device, times)
 
-    evidence = probe(job, (owners, base), _ratio(owners, base, halved(job, owners.graph)), 0.0, halved)
+    evidence = probe(job, (owners, base), _ratio(owners, base, asked(job, owners.graph)), 0.0, asked)
     return tuple(reason._replace(grade=Grade.LIMITED) for reason in evidence)
+
+
+def _device_beside_cpu(graph: Graph) -> float:
+    """The time of all work of devices as a multiple of that of the CPU."""
+    cpu, device = np.bincount(graph.on_device, graph.duration, 2)
+    return max(float(device), 1.0) / max(float(cpu), 1.0)
 
 
 def _ratio(owners: Members, base: Steady, changed: Graph) -> float:
