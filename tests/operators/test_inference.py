@@ -368,3 +368,15 @@ def test_pairs_of_numbers_seen_as_one_keep_the_other_axes():
     seen = script.view((4, 4, 4, 2), (4, 4, 8))
     found = resized(script.calls, [(BATCH, 6)])
     assert (found[turned, 0], found[seen, 0]) == ((6, 4, 4), (6, 4, 4, 2))
+
+
+def test_what_a_node_makes_of_zeros_is_the_gradient_of_its_input():
+    """Four values that others chose of a batch of six with five features."""
+    script = Script()
+    data = script.call("aten::relu", (6, 5))
+    script.call("aten::index", (6, 5), (), node=True)
+    script.parents.append(script.call(f"{BACKWARD_NODE}: IndexBackward0", forward=False, sequence=script.sequence))
+    script.parents.append(script.call("IndexBackward0", (4,), forward=False, sequence=script.sequence))
+    script.call("aten::new_zeros", (4,), (), values=("", [6, 5]), forward=False)
+    put = script.call("aten::index_put", (6, 5), (), (4,), forward=False)
+    assert resized(script.calls, [((data, 0, 0), 12)])[put, 0] == (12, 5)

@@ -182,8 +182,9 @@ class _Inference:
         self._scopes, self._product = [scope], self._product_of(number, forward, used)
         for inner in self._inside[number]:
             call = self.calls[inner]
-            if "Backward" not in call.name or call.name.startswith("aten::") or not results:
-                self._scopes = [scope] if call.name.startswith("aten::") else []  # what a library's hook does is no gradient
+            own = "Backward" in call.name and not call.name.startswith("aten::")
+            if not own or not results:
+                self._scopes = [scope] if own or call.name.startswith("aten::") else []  # what a library's hook does is no gradient
                 self.visit(inner)
                 self._scopes = [scope]
                 continue
@@ -582,6 +583,9 @@ class _Inference:
                 results = HOW[how](CallArguments(call.name, call.values, sized, of_lists, self.symbols))
             except (KeyError, IndexError):  # a call without an argument that the function needs
                 results = None
+            if results and how == "sized":  # a node makes the gradient of an input from zeros
+                kept = [t for scope in self._scopes if scope.kept for t in scope.tensors]
+                results = [next((Sized(t.shape, t.axes) for t in kept if t.shape == result.shape), result) for result in results]
         return None if results is None else [_Tensor(result.shape, result.axes, self._clock, strides=result.strides) for result in results]
 
     def _laid_over(self, tensors: Mapping[int, _Tensor]) -> list[Sized] | None:
