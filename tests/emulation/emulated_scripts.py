@@ -24,12 +24,17 @@ def step():
 """
 
 
+def written(folder, text):
+    """The command that runs a script of this text."""
+    (folder / "train.py").write_text(text)
+    return [sys.executable, str(folder / "train.py")]
+
+
 def run(folder, body, start=(), *, cluster="h100", ranks=1, warmup=1, limit_s=120.0, random_weights=False, head=HEAD):
     """The records of a script's processes: HEAD, then `body`. start: words between Python and the script."""
-    script = folder / "train.py"
-    script.write_text(head + textwrap.dedent(body))
+    python, script = written(folder, head + textwrap.dedent(body))
     device = emulated_device(cluster)
-    return records(Launched([sys.executable, *start, str(script)], device, ranks, 1, warmup, folder, limit_s, random_weights))
+    return records(Launched([python, *start, script], device, ranks, 1, warmup, folder, limit_s, random_weights))
 
 
 def leaves(process):

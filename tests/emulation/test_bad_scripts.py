@@ -153,7 +153,7 @@ def test_files_that_were_there_before_stay_as_they_were_in_the_folder_for_tempor
 
 def test_what_a_script_saves_it_may_rename_copy_find_and_load(tmp_path):
     body = """
-        import glob, io, pickle
+        import glob, importlib.util, io, pickle
         os.chdir(sys.argv[2])
         for number in range(2):
             step()
@@ -168,6 +168,13 @@ def test_what_a_script_saves_it_may_rename_copy_find_and_load(tmp_path):
             torch.save([model.weight], file := io.BytesIO())
             assert isinstance(torch.load(io.BytesIO(file.getvalue()))[0], torch.nn.Parameter)
             assert pickle.loads(pickle.dumps(model.state_dict()))["weight"].is_cuda
+            if all(map(importlib.util.find_spec, ("safetensors", "tokenizers"))):
+                import safetensors.torch, tokenizers
+                safetensors.torch.save_file({"weight": model.weight}, "run/weights", {"format": "pt"})
+                part = safetensors.safe_open("run/weights", "pt", "cuda").get_slice("weight")
+                assert (part.get_shape(), part.get_dtype(), part[:1].is_cuda) == ([8, 8], "F32", True)
+                tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a")).save("run/words")
+                assert tokenizers.Tokenizer.from_file("run/words").get_vocab() == {"a": 0}
         """
     (outside := tmp_path / "outside").mkdir()
     run(tmp_path, body, str(outside), str(outside))

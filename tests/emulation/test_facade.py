@@ -1,8 +1,7 @@
 """A command run without its accelerators, from the command to the traces that every verb reads."""
 
-import sys
-
 import pytest
+from tests.emulation.emulated_scripts import written
 
 import lumos
 from lumos.emulation.facade import emulate
@@ -23,17 +22,13 @@ for _ in range(9):
 
 
 def test_ranks_that_form_no_process_group_are_said_to_train_alone(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    found = emulate([sys.executable, str(script)], tmp_path / "out", "h100", ranks=2)
+    found = emulate(written(tmp_path, SCRIPT), tmp_path / "out", "h100", ranks=2)
     assert len(found.files) == 2
     assert "no-process-group" in {each.code for each in found.diagnostics}
 
 
 def test_on_the_cpu_an_execution_trace_is_written_whose_benchmark_runs(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT.replace('"cuda"', '"cpu"'))
-    found = emulate([sys.executable, str(script)], tmp_path / "out", "cpu")
+    found = emulate(written(tmp_path, SCRIPT.replace('"cuda"', '"cpu"')), tmp_path / "out", "cpu")
     assert [path.rpartition("/")[2] for path in found.files] == ["rank0.et.json.gz"]
     lumos.proxy.generate(tmp_path / "out", tmp_path / "proxy")
     coverage = lumos.proxy.run(tmp_path / "proxy", repeat=1)["coverage_of_operators"]
@@ -41,9 +36,7 @@ def test_on_the_cpu_an_execution_trace_is_written_whose_benchmark_runs(tmp_path)
 
 
 def test_every_kernel_of_a_trace_is_linked_by_id_with_the_execution_trace_beside_it(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    emulate([sys.executable, str(script)], tmp_path / "out", "h100")
+    emulate(written(tmp_path, SCRIPT), tmp_path / "out", "h100")
     (linked,) = lumos.chakra.link(tmp_path / "out" / "rank0.et.json.gz", tmp_path / "out" / "rank0.json.gz").ranks
     assert linked.by_method == {"id": linked.kernels, "alignment": 0, "enclosing": 0, "none": 0}
     assert linked.refuted == () and linked.kernels > 5

@@ -1,8 +1,7 @@
 """The largest number of a command that fits on a device."""
 
-import sys
-
 import pytest
+from tests.emulation.emulated_scripts import written
 
 from lumos.emulation.facade import Tried, emulate, filled_in, next_value
 from lumos.errors import LumosError, UsageError
@@ -62,9 +61,7 @@ SHRINKS = f"try:\n        {TAKEN}\n    except torch.OutOfMemoryError:\n        h
 def test_the_traces_are_of_the_largest_batch_that_fits_and_one_that_shrinks_does_not(tmp_path, taken, said):
     """79.20 GiB less 0.58 GiB of the process: nineteen times 4 GiB fit, twenty do not."""
     pytest.importorskip("torch")
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT.replace(TAKEN, taken))
-    found = emulate([sys.executable, str(script), "{rows}"], tmp_path / "out", "h100", fit="rows")
+    found = emulate([*written(tmp_path, SCRIPT.replace(TAKEN, taken)), "{rows}"], tmp_path / "out", "h100", fit="rows")
     assert [(each.value, each.fits) for each in found.tried] == [(1, True), (2, True), (19, True), (20, False)]
     assert said in found.tried[-1].reason and len(found.files) == 1
     assert found.memory[0].allocated_bytes == found.tried[2].allocated_bytes > 19 << 32

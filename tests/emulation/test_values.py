@@ -193,6 +193,9 @@ def test_what_rank_0_tells_the_others_reaches_the_last_one(tmp_path):
         sizes = torch.tensor([5, 7] if rank == 0 else [-1, -1], device="cuda")
         torch.distributed.broadcast(sizes, src=0)
         assert sizes.tolist() == [5, 7]
+        if rank == 0: open("prepared.txt", "w").write("7")
+        torch.distributed.barrier()
+        assert open("prepared.txt").read() == "7", "what rank 0 has written"
         model = nn.Linear(told[0]["width"], mine[0]).cuda()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         while True:

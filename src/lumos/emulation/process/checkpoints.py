@@ -6,8 +6,10 @@ A configuration is read from the folder or the cache that the script names; noth
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,13 +42,46 @@ def _made(shape: Any, stride: Any, dtype: Any, device: str, requires_grad: bool,
         return Parameter(made, requires_grad) if is_parameter else made.requires_grad_(requires_grad)
 
 
-#: What torch and others save without Python's files, by module.
-_SAVERS = dict.fromkeys(
-    ("torch.distributed.checkpoint", "torch.distributed.checkpoint.state_dict_saver"), ("save", "async_save", "save_state_dict")
-) | {
-    "safetensors.torch": ("save_file", "save_model"), "transformers.trainer": ("Trainer._save_checkpoint",),
-    "transformers.modeling_utils": ("PreTrainedModel.save_pretrained",),
-}  # fmt: skip
+class _Saved(contextlib.AbstractContextManager[Any]):
+    """A file of tensors that the script has saved, as safetensors opens it. words: its names of types."""
+
+    def __init__(self, file: Any, device: Any, words: dict[Any, str]) -> None:
+        with Path(file).open("rb") as opened:  # by whose name torch would ask safetensors again
+            tensors, metadata = torch.load(opened, device)
+        for tensor in tensors.values():  # a part that is asked for is the tensor, which tells what is asked of a part
+            tensor.get_shape, tensor.get_dtype = functools.partial(list, tensor.shape), functools.partial(words.get, tensor.dtype)
+        self.get_tensor: Any = tensors.__getitem__
+        self.get_slice, self.metadata = self.get_tensor, lambda: metadata
+        self.keys: Any = functools.partial(list, tensors)
+        self.offset_keys = self.keys
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _without_python(saved: Any) -> None:
+    """Let libraries that write files without Python find them apart too. saved: torch's function."""
+
+    def tensors(module: Any) -> None:
+        read, words = module.safe_open, dict[Any, str]()
+
+        def safe_open(file: Any, framework: Any = "pt", device: Any = "cpu", **named: Any) -> Any:
+            return _Saved(file, device, words) if is_own(file) else read(file, framework, device, **named)
+
+        def writer(loaded: Any) -> None:
+            words.update((dtype, word) for word, dtype in loaded._TYPES.items())
+            TORCH.put(loaded, "save_file", lambda tensors, filename, metadata=None: saved((tensors, metadata), filename))
+
+        TORCH.put(module, "safe_open", safe_open)
+        when_loaded("safetensors.torch", writer)
+
+    def texts(module: Any) -> None:
+        kind, read = module.Tokenizer, module.Tokenizer.from_file
+        OUTSIDE.around(kind, "save")(lambda save, text, path, *more: save(text, OUTSIDE.apart(path, {}, is_new=True), *more))
+        OUTSIDE.put(kind, "from_file", staticmethod(lambda path: read(str(OUTSIDE.found(path)))))
+
+    when_loaded("safetensors", tensors)
+    when_loaded("tokenizers", texts)
 
 
 def saving(journal: Journal, mode: Any) -> None:
@@ -76,12 +111,14 @@ def saving(journal: Journal, mode: Any) -> None:
         finally:
             _loads.pop()
 
-    def cut(loaded: Any, names: tuple[str, ...]) -> None:
-        for owner, _, name in (path.rpartition(".") for path in names):
-            OUTSIDE.put(getattr(loaded, owner) if owner else loaded, name, nothing)
+    _without_python(torch.save)
 
-    for module, names in _SAVERS.items():
-        when_loaded(module, functools.partial(cut, names=names))
+    def cut(loaded: Any) -> None:
+        """All ranks would write to one checkpoint, and read of each other."""
+        OUTSIDE.around(loaded, "save", "async_save", "save_state_dict")(nothing)
+
+    for module in ("torch.distributed.checkpoint", "torch.distributed.checkpoint.state_dict_saver"):
+        when_loaded(module, cut)
 
 
 #: Arguments of transformers' `from_pretrained` that say how a model is made; others are about files, or for the configuration.

@@ -39,6 +39,8 @@ _LONGEST_SLEEP = 0.01  # seconds; not none at all, so that a thread that waits i
 _settings = json.loads(os.environ.get("LUMOS_EMULATE", "{}"))
 #: The folder of what this process, and those that it starts, write in the place of other files: beside its record, which goes with it.
 _FILES = f"{os.path.realpath(_settings.get('file', 'none'))}.files"
+#: That of rank 0, which the ranks that run after it find too: one of them often prepares what all read.
+_FIRST = f"{os.path.dirname(_FILES)}/rank0.record.files" if _settings.get("rank") and _settings.get("patience_s") else _FILES  # noqa: PTH120
 #: Where everybody may write: temporary files lie apart from the start; ranks leave each other messages, and snapshots of memory.
 _FREE = ("/dev/", "/proc/", _FILES, *(f"{os.path.dirname(_FILES)}/{folder}" for folder in ("mail", "objects", "snapshots")))  # noqa: PTH120
 
@@ -91,7 +93,7 @@ class Outside(Patches):
                 return opened(file, mode, *args, **kwargs)
             if set(mode) & set("wax+"):
                 return opened(self.apart(file, kwargs, is_new=bool(set(mode) & set("wx"))), mode.replace("x", "w"), *args, **kwargs)
-            return opened(_own(file) if os.path.lexists(_own(file)) else file, mode, *args, **kwargs)
+            return opened(self.found(file), mode, *args, **kwargs)
 
         @self.around(os, "open")
         def open_low(opened: Any, file: Any, flags: int, *args: Any, **kwargs: Any) -> int:
@@ -111,9 +113,9 @@ class Outside(Patches):
             try:
                 return look(path, *args, **kwargs)
             except FileNotFoundError:
-                if not os.path.lexists(_own(path)):
+                if (found := self.found(path)) is path:
                     raise
-                return look(_own(path), *args, **kwargs)
+                return look(found, *args, **kwargs)
 
         self.around(shutil, "rmtree", "move")(_unless_others)
 
@@ -126,9 +128,13 @@ class Outside(Patches):
         own = _own(file)
         if not os.path.lexists(own):
             os.makedirs(os.path.dirname(own), exist_ok=True)  # noqa: PTH103, PTH120
-            if not is_new and os.path.isfile(file):  # noqa: PTH113
-                shutil.copyfile(file, own)
+            if not is_new and os.path.isfile(before := self.found(file)):  # noqa: PTH113
+                shutil.copyfile(before, own)
         return own
+
+    def found(self, file: Any) -> Any:
+        """Where the content of a file or folder is: what the script has written in its place, or rank 0 before it; else the file."""
+        return next((own for own in (_own(file), _own(file, _FIRST)) if os.path.lexists(own)), file)
 
     def _programs(self) -> None:
         """Let only Python start, and what Python's own modules ask of the system."""
@@ -172,12 +178,12 @@ def may_change(file: Any) -> bool:
 def is_own(file: Any) -> bool:
     """Whether the script has written a file, which may be an open one or in memory alone."""
     named = getattr(file, "name", file)
-    return not isinstance(named, (str, bytes, os.PathLike)) or os.path.lexists(_own(named)) or may_change(named)
+    return not isinstance(named, (str, bytes, os.PathLike)) or OUTSIDE.found(named) is not named or may_change(named)
 
 
-def _own(file: Any) -> str:
+def _own(file: Any, files: str = _FILES) -> str:
     """Where what the script writes in the place of a file is."""
-    return _FILES + os.path.realpath(os.fsdecode(file))
+    return files + os.path.realpath(os.fsdecode(file))
 
 
 def _unless_others(function: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:

@@ -238,7 +238,9 @@ class _Emulation:
         del kind
         message = script.script_error(error, line_of_error(trace), self._storages.held())
         self._say("\n".join((message, *frames_of_error(trace))))
-        leave(WAITS if isinstance(error, groups.StageWaitsError) else FULL if script.FULL_DEVICE in str(error) else 1)
+        # a rank that runs beside rank 0 does not find what that one writes first
+        waits = isinstance(error, groups.StageWaitsError) or (isinstance(error, OSError) and not self._settings.patience_s)
+        leave(WAITS if waits else FULL if script.FULL_DEVICE in str(error) else 1)
 
     def ended_early(self) -> None:
         """The script ended before enough steps."""

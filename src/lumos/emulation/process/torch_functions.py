@@ -281,6 +281,10 @@ def profilers(journal: Journal, stepped: Callable[[bool], None]) -> None:
         with unset_fake_temporarily():
             return mark(*given)
 
+    def disabled(init: Any, *given: Any, **named: Any) -> Any:
+        return init(*given, **named | {"mode": "disabled"})  # a tracker of experiments starts a program, also without a connection
+
+    when_loaded("wandb", lambda module: TORCH.put(module, "init", functools.partial(disabled, module.init)))
     torch.profiler.profile = torch.autograd.profiler.profile = Profile
     torch.autograd.profiler.emit_nvtx = lambda *_, **__: contextlib.nullcontext()
     torch.cuda.nvtx._nvtx = Silent()
