@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import sys
 import types
 from functools import cache
@@ -106,22 +105,11 @@ def _let_answer(name: str, answer: Any) -> None:
     alone. Each has a function of its own: torch's compiler tells functions apart by what they are."""
     asked = getattr(torch.cuda, name, None)
     if isinstance(answer, types.FunctionType):
-        answer = _by_place(answer, asked)
+        answer = types.FunctionType(answer.__code__, answer.__globals__, name, answer.__defaults__, answer.__closure__)
     for part in [module for key, module in sys.modules.items() if key.startswith("torch.cuda.")]:
         if hasattr(part, name) and asked in (None, getattr(part, name)):
             setattr(part, name, answer)
     setattr(torch.cuda, name, answer)
-
-
-def _by_place(answer: Any, asked: Any) -> Any:
-    """A function that is given by place what torch's own takes by name too."""
-
-    def by_place(*args: Any, **named: Any) -> Any:
-        if named and isinstance(asked, types.FunctionType):
-            return answer(*inspect.signature(asked).bind(*args, **named).args)
-        return answer(*args, **named)
-
-    return by_place
 
 
 def _one_device(device: Any) -> None:

@@ -48,17 +48,17 @@ class DeviceMemory:
         `memory_stats_as_nested_dict`."""
         allocator = self._allocator
 
-        def set_share(share: float, *_: Any) -> None:
-            allocator.share = share
+        def set_share(fraction: float, *_: Any, **__: Any) -> None:
+            allocator.share = fraction
 
-        def set_options(text: str) -> None:
+        def set_options(env: str) -> None:
             if not allocator.segments:  # torch refuses it later
-                allocator.expandable = _EXPANDABLE in text
+                allocator.expandable = _EXPANDABLE in env
 
         return {
             "memory_stats_as_nested_dict": lambda *_, **__: allocator.statistics(), "host_memory_stats_as_nested_dict": dict,
-            "empty_cache": allocator.empty, "mem_get_info": lambda *_: (allocator.free, allocator.memory),
-            "get_allocator_backend": lambda: "native", "get_per_process_memory_fraction": lambda *_: allocator.share,
+            "empty_cache": allocator.empty, "mem_get_info": lambda *_, **__: (allocator.free, allocator.memory),
+            "get_allocator_backend": lambda: "native", "get_per_process_memory_fraction": lambda *_, **__: allocator.share,
             "set_per_process_memory_fraction": set_share, "_set_allocator_settings": set_options,
             "memory_snapshot": lambda *_, **__: self._snapshot()["segments"], "_snapshot": lambda *_, **__: self._snapshot(),
             "_dump_snapshot": self._dump, "_record_memory_history": self._record,

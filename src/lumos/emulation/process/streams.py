@@ -160,9 +160,9 @@ def answers(streams: Streams) -> dict[str, Any]:
 
     return {
         "Stream": Stream, "ExternalStream": Stream, "Event": Event, "set_stream": set_stream,
-        "current_stream": lambda _device=None: Stream(stream_id=streams.current),
-        "default_stream": lambda _device=None: Stream(stream_id=0),
-        "synchronize": lambda _device=None: streams.call(CallKind.SYNCHRONIZE_DEVICE),
+        "current_stream": lambda *_, **__: Stream(stream_id=streams.current),
+        "default_stream": lambda *_, **__: Stream(stream_id=0),
+        "synchronize": lambda *_, **__: streams.call(CallKind.SYNCHRONIZE_DEVICE),
     }  # fmt: skip
 
 

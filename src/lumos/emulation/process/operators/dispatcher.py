@@ -22,7 +22,7 @@ from lumos.emulation.process.versions import REMEDY
 from lumos.errors import LumosError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 _FOLDER = Path(torch.__file__).parent
 
@@ -33,7 +33,7 @@ _CUDA = 1
 CUDNN = 91900
 
 #: The header of c10::impl::DeviceGuardImplInterface, below the folder of torch.
-_GUARD = ("include/c10/core/impl/DeviceGuardImplInterface.h",)
+_GUARD = "include/c10/core/impl/DeviceGuardImplInterface.h"
 
 #: What its virtual functions answer other than 0: a device is its type, then its index, in a byte each.
 _GUARD_ANSWERS: dict[str, float] = {
@@ -67,27 +67,14 @@ def open_device(devices: int) -> None:
     libraries = _FOLDER / "lib"
     suffix = "dylib" if sys.platform == "darwin" else "so"
     try:
-        _register_guard(ctypes.CDLL(str(libraries / f"libc10.{suffix}")), _declared(_GUARD), devices)
-        _answer_hooks(ctypes.CDLL(str(libraries / f"libtorch_cpu.{suffix}")), hook_places())
+        _register_guard(ctypes.CDLL(str(libraries / f"libc10.{suffix}")), _places(_GUARD), devices)
+        _answer_hooks(ctypes.CDLL(str(libraries / f"libtorch_cpu.{suffix}")), _places(*_HOOKS))
     except (OSError, ValueError, AttributeError) as error:
         raise LumosError(
             f"torch {torch.__version__} cannot take tensors of a device that it is not built for ({error}): {REMEDY}, or emulate with "
             "--emulate cpu"
         ) from error
     _declare_kernels()
-
-
-def hook_places() -> dict[str, int]:
-    """The place of each virtual function of at::CUDAHooksInterface in the installed torch, counted from the first. Raises ValueError where
-    its headers declare none, and OSError where there are none."""
-    return _declared(_HOOKS)
-
-
-def _declared(headers: Sequence[str]) -> dict[str, int]:
-    places = places_of_functions([(_FOLDER / header).read_text(encoding="utf-8") for header in headers])
-    if not places:
-        raise ValueError(f"{headers[-1]} declares no virtual functions")
-    return places
 
 
 def _declare_kernels() -> None:
@@ -148,17 +135,20 @@ _ROCM = re.compile(r"^\s*#\s*if(?:def\s+USE_ROCM|\s+defined\(USE_ROCM\)).*?^\s*#
 _VIRTUAL = re.compile(r"\bvirtual\b[^;{}()]*?(~?\w+)\s*\(")
 
 
-def places_of_functions(declarations: Sequence[str]) -> dict[str, int]:
-    """The place of each virtual function, counted from the first. declarations: the text of the header of the outermost base class, then
-    that of each class derived from the one before, each with the virtual functions of that class alone."""
+def _places(*headers: str) -> dict[str, int]:
+    """The place of each virtual function, counted from the first. headers: below the folder of torch, that of the outermost base class,
+    then that of each class derived from the one before, each with the virtual functions of that class alone. Raises ValueError where they
+    declare none, and OSError where there are none."""
     places: dict[str, int] = {}
     count = 0
-    for text in declarations:
-        inherited = frozenset(places)
+    for header in headers:
+        inherited, text = frozenset(places), (_FOLDER / header).read_text(encoding="utf-8")
         for match in _VIRTUAL.finditer(_ROCM.sub("", _COMMENT.sub("", text))):
             name = match[1]
             if name in inherited or (inherited and name.startswith("~")):
                 continue
             places.setdefault(name, count)
             count += 2 if name.startswith("~") else 1
+    if not places:
+        raise ValueError(f"{headers[-1]} declares no virtual functions")
     return places

@@ -481,13 +481,15 @@ def _is_small(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
     """Whether the results are, which an operator on tensors without data tells; one that cannot tell depends on data and is run."""
     if sum(tensor.numel() for tensor in tensors_in((args, kwargs))) > _LARGEST:
         return False
-    if any(True for _ in written(func, args, kwargs)) or _size((args, kwargs)) <= _SURELY_SMALL:
+    if is_view(func) or any(True for _ in written(func, args, kwargs)) or math.prod(map(_size, (*args, *kwargs.values()))) <= _SURELY_SMALL:
         return True
     return bool(mode.largest_result(func, args, kwargs) <= _LARGEST)
 
 
 def _size(given: Any) -> float:
-    """The elements of what is given, each with each, as often as any number says: no operator makes more than their square of it."""
+    """The elements of what is given, as often as any number says. Each with each, no operator makes more than their square of it."""
     if isinstance(given, torch.Tensor) or type(given) in (int, float):
         return float(max(1.0, given.numel() if isinstance(given, torch.Tensor) else abs(given)))
-    return math.prod(map(_size, given.values() if isinstance(given, dict) else given)) if isinstance(given, (list, tuple, dict)) else 1.0
+    if not isinstance(given, (list, tuple)):
+        return 1.0
+    return (sum if given and isinstance(given[0], torch.Tensor) else math.prod)(map(_size, given))
