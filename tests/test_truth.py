@@ -26,9 +26,9 @@ from lumos.vocabulary import Grade
 
 #: Programs of every kind that take little time, to ask of a recording without the optional rows. `validation.truth` asks of all.
 QUICK = (
-    "host-bound", "limiter", "optimizer on the CPU", "two threads", "prefetch", "two streams", "three branches", "loss read twice",
-    "graphs", "autograd", "phases", "loader thread", "copies from a thread", "unequal queues", "fully sharded", "straggling host",
-    "two stages", "two by two", "stages in groups", "straggling CPU rank",
+    "host-bound", "loader-bound", "limiter", "optimizer on the CPU", "two threads", "prefetch", "two streams", "three branches",
+    "loss read twice", "graphs", "autograd", "phases", "loader thread", "copies from a thread", "unequal queues", "fully sharded",
+    "straggling host", "two stages", "two by two", "stages in groups", "straggling CPU rank",
 )  # fmt: skip
 CASE = {case.name: case for case in CASES}
 

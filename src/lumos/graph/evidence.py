@@ -54,6 +54,9 @@ UNREADABLE = (
     *("base-time-unreadable", "far-start", "stream-implausible", "duration-implausible", "start-implausible"),
 )
 
+#: The code of the diagnostic that waits between streams were inferred.
+WAITS_INFERRED = "stream-waits-inferred"
+
 #: The code of evidence that a job's times are not measured, so that there is nothing to compare its replay with.
 NEVER_MEASURED = "never-measured"
 
@@ -104,7 +107,7 @@ def inferred_waits(trace: Trace, work: DeviceWork, waits: StreamWaits, depth: in
         notes.append(Diagnostic("no-device-work", f"{where}: no device work recorded; the replay covers the CPU threads alone"))
     if waits.inferred:
         known = f"{waits.inferred} waits between streams were inferred from the order of calls; record with CUDA sync events to know them"
-        notes.append(Diagnostic("stream-waits-inferred", f"{where}: {known}"))
+        notes.append(Diagnostic(WAITS_INFERRED, f"{where}: {known}"))
     return notes
 
 

@@ -11,6 +11,8 @@ from tests.drawn_graph import drawn_graph
 from lumos.analyze.loop.bounds import beyond_bounds, duration_bounds, outside_bounds, size_bounds, worth_bound
 from lumos.analyze.loop.steady import altered, steady
 from lumos.analyze.loop.steps import members
+from lumos.diagnostics import Diagnostic
+from lumos.graph.evidence import WAITS_INFERRED
 from lumos.graph.table import Dependency, Kind, Processor
 from lumos.vocabulary import Grade
 
@@ -78,6 +80,18 @@ def test_a_step_beyond_its_bounds_is_unsound(base):
     assert shorter.code == "beyond-bounds" and shorter.grade is Grade.UNSOUND
     assert shorter.message == "what becomes faster can save 20.00 µs at most, and yet the step takes 40.00 µs instead of 70.00 µs"
     assert longer.message == "no work takes more time, and yet the step takes 80.00 µs instead of 70.00 µs"
+
+
+@pytest.mark.parametrize(("before", "inferred", "unknown"), [(50, True, 10 / 70), (50, False, None), (5, True, None)])
+def test_what_inferred_waits_that_nothing_ever_waited_at_make_of_a_step_is_not_known(before, inferred, unknown):
+    """K1 runs from 10 to 20, and K2, which waits for it, begins `before` after 10. With K1 of 80, K2 begins at 90 and ends at 100; without
+    the wait the step ends with K1. Where K2 begins at 15 without it, the base shows the wait."""
+    tasks = [(0, Kind.OPERATOR, "first", 10), (0, Kind.LAUNCH, "launch K1", 0), (0, Kind.OPERATOR, "second", before)]
+    tasks += [(0, Kind.LAUNCH, "launch K2", 0), (2, Kind.KERNEL, "K1", 10), (1, Kind.KERNEL, "K2", 10)]
+    graph = graph_of(tasks, [(1, 4, Dependency.LAUNCH), (3, 5, Dependency.LAUNCH), (4, 5, Dependency.STREAM_WAIT)])
+    loop = steady(members(replace(graph, diagnostics=(Diagnostic(WAITS_INFERRED, ""),) * inferred)))
+    found = beyond_bounds(loop, altered(loop, members(replace(loop.loop.graph, duration=durations_with(loop, K1=80)))))
+    assert [(one.code, one.share) for one in found] == ([] if unknown is None else [("waits-never-seen", pytest.approx(unknown))])
 
 
 @given(

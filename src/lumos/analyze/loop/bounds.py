@@ -26,6 +26,7 @@ of the loop waits for them. A time in which a rank communicates, or its device r
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil, inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,10 +34,12 @@ import numpy as np
 
 from lumos.analyze.loop.spans import hands_on
 from lumos.analyze.loop.steps import step_times
-from lumos.graph.lists import equal_rows
-from lumos.graph.table import Evidence, Kind
+from lumos.graph.evidence import NEGLIGIBLE, WAITS_INFERRED
+from lumos.graph.lists import equal_rows, list_of, numbered, offsets
+from lumos.graph.table import Dependency, Evidence, Kind
 from lumos.graph.waits.solve import LONG_CALL
 from lumos.intervals import EMPTY, either, union, within
+from lumos.simulation import simulate
 from lumos.trace.table import unique
 from lumos.units import duration
 from lumos.vocabulary import Basis, Grade
@@ -85,7 +88,45 @@ def beyond_bounds(base: Steady, changed: Steady) -> tuple[Evidence, ...]:
     count = min(len(base.loop.graph.release_time), len(graph.release_time))
     released = np.append(graph.release_time[:count], base.loop.graph.release_time[count:])
     bounds = duration_bounds(base, durations[source], released)
-    return outside_bounds(bounds, base.step_time_ns, changed.step_time_ns)
+    return (*outside_bounds(bounds, base.step_time_ns, changed.step_time_ns), *waits_never_seen(base, changed))
+
+
+def waits_never_seen(base: Steady, changed: Steady) -> tuple[Evidence, ...]:
+    """The finding that waits between streams which were inferred come to set the pace of a changed step, although no wait between such work
+    did in the base; () where none do. What they are for was not refuted, but nothing shows it: the step may also be the one without them.
+    """
+    graph = changed.loop.graph
+    if not any(known.code == WAITS_INFERRED for known in graph.diagnostics):
+        return ()
+    edges, pairs, binds = zip(*map(_waits_between_streams, (base, changed)), strict=True)
+    pair = numbered(*np.concatenate(pairs, axis=1))
+    unseen = ~np.isin(pair[len(edges[0]) :], pair[: len(edges[0])][binds[0]])
+    if not (unseen & binds[1]).any():
+        return ()
+    stays = np.ones(len(graph.pred), bool)
+    stays[edges[1][unseen]] = False
+    fewer = np.bincount(list_of(graph.pred_offset)[stays], minlength=len(graph))
+    without = replace(graph, pred_offset=offsets(fewer), pred=graph.pred[stays], pred_kind=graph.pred_kind[stays])
+    step, shorter = changed.step_time_ns, replace(changed, timeline=simulate(without)).step_time_ns
+    share = abs(step - shorter) / max(base.step_time_ns, 1)
+    if share <= NEGLIGIBLE:
+        return ()
+    message = (
+        f"waits between streams that were inferred, and that nothing had to wait at before, hold up work of the changed step: it takes"
+        f" {duration(step)} with them and {duration(shorter)} without; record with CUDA sync events to know them"
+    )
+    return (Evidence("waits-never-seen", message, Grade.SOUND, min(share, 1.0)),)
+
+
+def _waits_between_streams(loop: Steady) -> tuple[Int64, NDArray[np.int64], NDArray[np.bool_]]:
+    """The waits of streams for each other in a loop: their edges, int64[k]; the work that waits and that is awaited, by names and streams,
+    int64[4, k]; and which of them set the time at which the work began, bool[k]."""
+    graph, run = loop.loop.graph, loop.timeline
+    edges = np.flatnonzero(graph.pred_kind == Dependency.STREAM_WAIT)
+    after, before = list_of(graph.pred_offset)[edges], graph.pred[edges]
+    pairs = np.stack([column[tasks] for column in (graph.name, graph.processor) for tasks in (after, before)]).astype(np.int64)
+    lag = graph.lag[graph.position_of_task[after], Dependency.STREAM_WAIT]
+    return edges, pairs, run.start[after] - run.end[before] <= lag
 
 
 def duration_bounds(base: Steady, durations: Int64, released: Int64 | None = None) -> Bounds:

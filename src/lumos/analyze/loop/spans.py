@@ -8,8 +8,8 @@ span of the task that handed that thread its run of work; without a known hand-o
 pause between operators belongs to the span of the work that follows it on its thread. A device task belongs to the span of its launch,
 whenever it runs; without a known launch, to the span in which it was measured to start.
 
-A last span that the end of the recording cut is no step: it lacks work that the other spans have, and it ends with other operators than
-they do. A last mark may also hold the profiler's stop, which waits for the devices:
+A last span that the end of the recording cut is no step: it lacks work that the other spans have, such as what they do after their marks,
+and it ends with other operators than they do. A last mark may also hold the profiler's stop, which waits for the devices:
 the calls with which it ends, and no other mark does, are no work of the step.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from lumos.trace.table import Int32, Int64
 
-#: A last span with less than this share of the work of every other span lacks work.
+#: A last span with less than this share of the device work of every other span, or of the time of its operators, lacks work.
 _WHOLE = 0.95
 
 #: How many of the last operators of two spans are compared.
@@ -90,7 +90,7 @@ def beside_the_loop(graph: Graph, steps: Sequence[Step], step: Int32, launch: In
     linked[graph.processor[before[step[before] == step[after]]]] = True
     linked[graph.processor[launch[launch >= 0]]] = True
     linked[graph.processor[graph.kind == Kind.COLLECTIVE]] = True
-    service = np.array([_is_service(p.name) for p in graph.processors], bool)
+    service = np.array([any(word in p.name.lower() for word in SERVICE_THREADS) for p in graph.processors], bool)
     beside = np.array([not p.is_stream and p.timer for p in graph.processors], bool) | (without_mark(graph, steps) & (service | ~linked))
     out: NDArray[np.bool_] = beside[graph.processor]
     out |= (launch >= 0) & out[launch]
@@ -122,10 +122,6 @@ def prefix(graph: Graph, rank: Int32, on_device: NDArray[np.bool_], launch: Int3
     shows_launches = np.zeros(len(graph.ranks), bool)
     shows_launches[rank[launch >= 0]] = True
     return released & on_device & (launch < 0) & shows_launches[rank]
-
-
-def _is_service(name: str) -> bool:
-    return any(word in name.lower() for word in SERVICE_THREADS)
 
 
 def span_ends(steps: Sequence[Step]) -> Int64:
@@ -207,16 +203,16 @@ def _fragments(graph: Graph, span: Int32, on_device: NDArray[np.bool_]) -> list[
         own = [i for i, step in enumerate(graph.steps) if step.rank == rank and len(tasks[i]) and number_of(step.name) is not None]
         if len(own) < 2 or any(graph.steps[i].lane < 0 for i in own):
             continue
-        has_device = any(on_device[tasks[i]].any() for i in own)
-        size = [int((on_device[tasks[i]] if has_device else graph.kind[tasks[i]] == Kind.OPERATOR).sum()) for i in own]
-        endings = [_last_operators(graph, tasks[i], graph.steps[i]) for i in own]
-        if size[-1] < _WHOLE * min(size[:-1]) and endings[-1] not in endings[:-1]:
+        operators = [_operators(graph, tasks[i], graph.steps[i]) for i in own]
+        endings = [tuple(graph.name[of_step[-LAST_OPERATORS:]].tolist()) for of_step in operators]
+        works = [int(on_device[tasks[i]].sum()) for i in own], [int(graph.duration[of_step].sum()) for of_step in operators]
+        if any(work[-1] < _WHOLE * min(work[:-1]) for work in works) and endings[-1] not in endings[:-1]:
             out.append(own[-1])
     return out
 
 
-def _last_operators(graph: Graph, tasks: Int64, step: Step) -> tuple[int, ...]:
-    """The names of the last operators of a step on its marked thread."""
+def _operators(graph: Graph, tasks: Int64, step: Step) -> Int64:
+    """The operators among tasks on the marked thread of a step."""
     lane = np.array([p.lane if p.rank == step.rank and not p.is_stream else -1 for p in graph.processors])
-    operators = tasks[(graph.kind[tasks] == Kind.OPERATOR) & (lane[graph.processor[tasks]] == step.lane)]
-    return tuple(graph.name[operators[-LAST_OPERATORS:]].tolist())
+    chosen: Int64 = tasks[(graph.kind[tasks] == Kind.OPERATOR) & (lane[graph.processor[tasks]] == step.lane)]
+    return chosen

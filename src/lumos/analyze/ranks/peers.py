@@ -89,7 +89,7 @@ def _roles(owners: Members, symbol: Int64) -> Int64:
         of_rank[processor.rank].append(i)
     lanes = graph.processors
     for own in of_rank.values():
-        shared = [(_shared(works[i], works[j]), -j, -i) for i in own for j in first if lanes[i].is_stream == lanes[j].is_stream]
+        shared = [((works[i] & works[j]).total(), -j, -i) for i in own for j in first if lanes[i].is_stream == lanes[j].is_stream]
         taken: set[int] = set()
         for common, j, i in sorted(shared, reverse=True):
             if common and -i not in taken and -j not in taken:
@@ -97,10 +97,6 @@ def _roles(owners: Members, symbol: Int64) -> Int64:
                 taken |= {-i, -j}
         first += [i for i in own if i not in taken]
     return role
-
-
-def _shared(one: Counter[int], other: Counter[int]) -> int:
-    return sum(min(count, other[name]) for name, count in one.items() if name in other)
 
 
 def _by_role(tasks: Sequence[Int64], role: Int64) -> dict[int, list[Int64]]:
