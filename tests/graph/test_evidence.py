@@ -134,6 +134,19 @@ def test_kernels_that_are_lost_with_their_launches(draw, trace):
     assert "launch 1 of 19 pieces" in found.message
 
 
+@pytest.mark.parametrize(("types", "dims", "share"), [("float", "[2,2]", 0.2), ("TensorList", "[2,2]", None), ("float", "[4,4]", None)])
+def test_kernels_of_one_step_that_are_lost_with_their_launches(draw, trace, types, dims, share):
+    """Three operators of one name, of which two launch two kernels and the last one; that has the same arguments as the others, or others,
+    or ones that are not recorded."""
+    drawing = draw()
+    for i in range(3):
+        arguments = {"Input Dims": f"[{'[2,2]' if i < 2 else dims}]", "Input type": f'["{types}"]', "Concrete Inputs": '[""]'}
+        drawing.op("aten::mm", 100 * i, 50, **arguments)
+        for k in range(2 if i < 2 else 1):
+            drawing.launch((100 * i + 10 * k + 5, 5), (100 * i + 20 * k + 11, 10))
+    assert [(e.code, e.share) for e in build(Job((trace(drawing),))).evidence] == ([("repetitions-unequal", share)] if share else [])
+
+
 def test_kernels_that_name_the_operator_of_another_launch(draw, trace):
     drawing = loop(draw)
     kernels = rows(drawing, "kernel")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos import _slices
+from lumos.graph.places import innermost as innermost
 from lumos.graph.steps import is_step_mark
 from lumos.graph.table import Kind
 from lumos.trace.autograd import autograd_numbers
@@ -26,19 +26,6 @@ if TYPE_CHECKING:
 
 #: How the profiler names the ranges of communication libraries: "nccl:all_reduce".
 _BACKEND = re.compile(r"[a-z]\w*:\w")
-
-
-def innermost(trace: Trace, among: Int64, rows: Int64) -> Int64:
-    """For each of `rows`, the innermost row of `among` on the same lane that contains its start; -1 if none."""
-    among = among[trace.duration[among] > 0]
-    both, around = np.concatenate((among, rows)), np.arange(len(among) + len(rows)) < len(among)
-    lane, start = trace.lane[both], trace.start[both]
-    end = start + np.where(around, trace.duration[both], 0)
-    order = np.lexsort((-end, start, lane))
-    caller, _ = _slices.callers(lane[order], start[order], end[order], around[order].astype(np.uint8), len(both))
-    out = np.empty(len(both), np.int64)
-    out[order] = np.append(both[order], -1)[caller]  # the last is what index -1 finds
-    return out[len(among) :]
 
 
 def operators(job: Job, owners: Members) -> Int64:

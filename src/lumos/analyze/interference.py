@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.attribution import innermost
 from lumos.graph.joined.collectives import is_communication
 from lumos.graph.kernel_names import kernel_class
 from lumos.graph.lists import equal_rows
+from lumos.graph.places import innermost
 from lumos.intervals import union, within
 from lumos.trace.table import ABSENT, Category, Int64, Trace, unique
 

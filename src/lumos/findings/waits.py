@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.attribution import innermost
 from lumos.analyze.ranks.straggler_causes import described
 from lumos.findings.finding import FindingCode, where_words
+from lumos.graph.places import innermost
 from lumos.graph.table import Dependency, Kind
 from lumos.trace.table import Category, unique
 from lumos.units import count, duration

@@ -20,7 +20,8 @@ import numpy as np
 from lumos.diagnostics import Diagnostic
 from lumos.graph.calls import Call
 from lumos.graph.hand_offs.slices import ROUNDING
-from lumos.graph.places import Ranges, places_in_code
+from lumos.graph.lists import equal_rows
+from lumos.graph.places import Ranges, innermost, places_in_code
 from lumos.graph.steps import is_step_mark
 from lumos.graph.table import Evidence
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace, unique
@@ -152,21 +153,33 @@ def _launches_lost(where: str, work: DeviceWork) -> Iterator[Evidence]:
 
 
 def _repetitions_unequal(where: str, trace: Trace, work: DeviceWork) -> Iterator[Evidence]:
-    """Operators that launch more or less in one step than at the same place of the others. Kernels that the recording lacks together with
-    their launches show in nothing else."""
+    """Operators that launch more or less than the same ones do elsewhere: at the same place of other steps, or with the same arguments.
+    Kernels that the recording lacks together with their launches show in nothing else."""
     calls = work.call[work.call >= 0]
     operators = np.flatnonzero((trace.category == Category.OPERATOR) & ~is_step_mark(trace))
-    by = Ranges(trace, operators).last(trace.lane[calls], trace.start[calls])
+    by = innermost(trace, operators, calls.astype(np.int64))
     pieces = np.bincount(by[by >= 0], minlength=len(trace))
-    launches = operators[np.isin(trace.name[operators], trace.name[operators[pieces[operators] > 0]])]
-    threads = [launches[trace.lane[launches] == lane] for lane in unique(trace.lane[launches])]
-    unequal = sum(_unequal(at := places_in_code(trace, of_thread), trace.name[at.row], pieces) for of_thread in threads)
+    operators = operators[np.isin(trace.name[operators], trace.name[operators[pieces[operators] > 0]])]
+    threads = [operators[trace.lane[operators] == lane] for lane in unique(trace.lane[operators])]
+    in_steps = sum(_unequal(at := places_in_code(trace, of_thread), trace.name[at.row], pieces) for of_thread in threads)
+    unequal = max(in_steps, _unequal_with_equal_arguments(trace, operators, pieces))
     if unequal:
         message = (
             f"{where}: operators launch {unequal:,} of {len(calls):,} pieces of device work more or less than at the same place of other"
-            " steps: rows are lost, or the program does not do the same in every step"
+            " steps or with the same arguments: rows are lost, or the program does not do the same every time"
         )
         yield Evidence("repetitions-unequal", message, Grade.LIMITED, min(unequal / len(calls), 1.0))
+
+
+def _unequal_with_equal_arguments(trace: Trace, operators: Int64, pieces: Int64) -> int:
+    """How many pieces of work operators launch more or less than is usual of those of their name with the same shapes, types and values; 0
+    where these were not recorded, as those of the tensors in a list are not."""
+    keys = [trace.dense(key)[operators] for key in ("Concrete Inputs", "Input Dims", "Input type", "Input Strides")]
+    lists = np.append([any(word in text for word in ("TensorList", "GenericList")) for text in trace.strings], [True])
+    known = (keys[0] != ABSENT) & ~lists[keys[2]]
+    alike = equal_rows(trace.name[operators[known]], *(key[known] for key in keys))
+    launched = (pieces[operators[known][rows]] for rows in alike)
+    return int(sum(np.abs(number - np.floor(np.median(number))).sum() for number in launched))
 
 
 def _unequal(at: Places, names: Int32, pieces: Int64) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lumos import _slices
 from lumos.graph.lists import numbered, ordinals
 from lumos.graph.steps import is_step_mark
 from lumos.trace.table import ABSENT, Int32, Int64, Trace, unique
@@ -35,6 +36,19 @@ class Ranges:
             last = np.searchsorted(self.start[low:high], time[here], "right") - 1
             out[here[last >= 0]] = self.rows[low + last[last >= 0]]
         return out
+
+
+def innermost(trace: Trace, among: Int64, rows: Int64) -> Int64:
+    """For each of `rows`, the innermost row of `among` on the same lane that contains its start; -1 if none."""
+    among = among[trace.duration[among] > 0]
+    both, around = np.concatenate((among, rows)), np.arange(len(among) + len(rows)) < len(among)
+    lane, start = trace.lane[both], trace.start[both]
+    end = start + np.where(around, trace.duration[both], 0)
+    order = np.lexsort((-end, start, lane))
+    caller, _ = _slices.callers(lane[order], start[order], end[order], around[order].astype(np.uint8), len(both))
+    out = np.empty(len(both), np.int64)
+    out[order] = np.append(both[order], -1)[caller]  # the last is what index -1 finds
+    return out[len(among) :]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
