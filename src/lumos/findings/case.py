@@ -205,6 +205,10 @@ class Worth(NamedTuple):
     grade: Grade
     words: ChangeWords
 
+    def is_told_by(self, findings: Sequence[Priced]) -> bool:
+        """Whether findings are worth more than half of it together: then it may be another name for them."""
+        return self.worth_s < 2 * sum(one.finding.worth_s for one in findings)
+
 
 class Priced(NamedTuple):
     """A finding, and the change that would fix it; no words where only a changed script says what it is."""

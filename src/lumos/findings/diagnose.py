@@ -90,10 +90,10 @@ def diagnose_paths(
     case = case_of(job, built, paths, origin or (lambda _: ""), force=force)
     check_sound(case.trust, "diagnose", force=force)
     starved = [*starved_findings(case)]
-    unequal = [*starved, *rank_findings(case, compared), *slow_step_findings(case, sum(one.finding.worth_s for one in starved))]
+    unequal = [*starved, *rank_findings(case, compared), *slow_step_findings(case, starved)]
     priced = [
         *unequal,
-        *stall_findings(case, sum(one.finding.worth_s for one in unequal)),
+        *stall_findings(case, unequal),
         *loader_findings(case),
         *communication_findings(case),
         *launch_findings(case),

@@ -17,7 +17,7 @@ from lumos.trace.table import Category, unique
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from lumos.findings.case import Case, Priced
     from lumos.trace.table import Trace
@@ -82,11 +82,11 @@ def got_of(trace: Trace, names: set[str]) -> Got | None:
     return Got(trace.rank, of_step("ran_ns"), of_step("waited_ns"), cores)
 
 
-def stall_findings(case: Case, told_s: float) -> Iterator[Priced]:
-    """The finding that operators stall now and then, wherever that is. told_s: the worth of what comparing ranks and steps found
-    already, of which this must not be another name."""
+def stall_findings(case: Case, told: Sequence[Priced]) -> Iterator[Priced]:
+    """The finding that operators stall now and then, wherever that is. told: what comparing ranks and steps found already, of
+    which this must not be another name."""
     price = case.ask({"scale": {"cpu:*": "usual"}})
-    if price is None or price.worth_s < 2 * told_s:
+    if price is None or price.is_told_by(told):
         return
     excess = np.where(case.counted, case.graph.duration - durations_like(case.graph, case.job, Like.USUAL), 0)
     if case.loads_mostly(excess):

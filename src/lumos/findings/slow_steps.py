@@ -20,7 +20,7 @@ from lumos.trace.table import unique
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from lumos.findings.case import Case, Priced
 
@@ -54,9 +54,9 @@ def _slowing(case: Case) -> Iterator[Priced]:
     )
 
 
-def slow_step_findings(case: Case, told_s: float = 0.0) -> Iterator[Priced]:
+def slow_step_findings(case: Case, told: Sequence[Priced]) -> Iterator[Priced]:
     """The findings that the devices slow down, and that some steps are longer than the others, but for what loading data takes longer.
-    told_s: the worth of what is found already, of which the latter must not be another name."""
+    told: what is found already, of which the latter must not be another name."""
     if len(case.owners.counted) < 3:
         return
     yield from _slowing(case)
@@ -66,7 +66,7 @@ def slow_step_findings(case: Case, told_s: float = 0.0) -> Iterator[Priced]:
     sides = ("*",) if is_operation_level(case.graph) or not case.has_device else ("cpu:*", "device:*")
     priced = [price for side in sides if (price := case.ask({"scale": {side: "steps"}})) is not None]
     price = max(priced, key=lambda worth: worth.worth_s, default=None)
-    if price is None or price.worth_s < 2 * told_s:
+    if price is None or price.is_told_by(told):
         return
     (side,) = price.words["scale"]
     graph, owners = case.graph, case.owners
