@@ -109,8 +109,9 @@ class Shown(Described):
         return None
 
     def _repr_html_(self) -> str:
-        drawn = _drawn([self])
-        return drawn + _html(type(self).__name__, self.to_dict(), MOST_BYTES - _bytes(drawn))
+        drawn, said = _drawn([self]), self.to_dict()
+        said = _timed(said) if "durations-modelled" in str(said.get("trust")) else said
+        return drawn + _html(type(self).__name__, said, MOST_BYTES - _bytes(drawn))
 
     def _records(self) -> list[dict[str, Any]]:
         return [self.to_dict()]
@@ -138,6 +139,12 @@ class Rows(tuple[T_co, ...], Shown):
 
     def _records(self) -> list[dict[str, Any]]:
         return [row if isinstance(row, dict) else {"value": row} for row in plain(self)]
+
+
+def _timed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields by names that are true of a job which no device ran: nothing of it was measured."""
+    names = {key: "kept" if key == "measured" else key.replace("measured", "modelled") for key in value}
+    return {names[key]: _timed(item) if isinstance(item, dict) else item for key, item in value.items()}
 
 
 def _in_line(value: Mapping[str, Any]) -> Iterator[str]:

@@ -189,6 +189,7 @@ def document(
         "middle": middle,
         "median_ns": headline.median_ns,
         "trust": plain(recording.trust),
+        "called": {"measured": recording.trust.timed()},
         "use": _use(recording),
         "about": _about(recording, command),
         "diagnosis": _diagnosis(recording),

@@ -5,7 +5,7 @@ import { chart, plain, short } from "lumos/charts.js";
 import { choice, el, folded, selector, table } from "lumos/dom.js";
 import { bytes, count, cut, duration, percent, rate, seconds } from "lumos/format.js";
 import { viewLink } from "lumos/view_link.js";
-import { byColour, NAMED, NAMED_COLOUR, palette, PARTS, RUN, style } from "lumos/theme.js";
+import { byColour, called, NAMED, NAMED_COLOUR, palette, PARTS, RUN, style } from "lumos/theme.js";
 
 const ms = (ns) => ns / 1e6;
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
@@ -77,7 +77,7 @@ export function breakdown(doc, node) {
       ? [...(several ? [whole(step, "mean")] : []), ...step.ranks.map((r) => whole(r, `rank ${r.rank}`))]
       : doc.steps.map((s) => whole(s, `${cut(s.name.replace("ProfilerStep#", "#"), 16)}${uncounted(doc, s) ? ` (${uncounted(doc, s)})` : ""}`));
     const seen = (b) => kinds.some(([key, group]) => differ(b.measured[group][key], b.replayed[group][key], Object.values(b.measured.four).reduce((x, y) => x + y)));
-    const rows = bars.slice(0, most).reverse().flatMap((b) => (seen(b) ? ["replayed", "measured"] : ["measured"]).map((run) => [run === "measured" ? plain(b.name) : `${plain(b.name)} · ${run}`, b[run]]));
+    const rows = bars.slice(0, most).reverse().flatMap((b) => (seen(b) ? ["replayed", "measured"] : ["measured"]).map((run) => [run === "measured" ? plain(b.name) : `${plain(b.name)} · ${called(run)}`, b[run]]));
     const traces = kinds.map(([key, group, name, colour]) => ({
       type: "bar", orientation: "h", name, marker: { color: colour, line: { width: 0 } }, y: rows.map(([label]) => label),
       x: rows.map(([, parts]) => ms(parts[group][key])), hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + name + "</extra>",
@@ -134,9 +134,9 @@ export async function busy(doc, node) {
       for (const [at, run] of (differ(off, 0, 255 * both[0].length) ? ["measured", "replayed"] : ["measured"]).entries()) {
         const values = both[at];
         traces.push({
-          type: "scatter", mode: "lines", name: run, legendgroup: run, showlegend: !traces.some((t) => t.name === run), x0: bin_ms / 2, dx: bin_ms, y: Array.from(values, (v) => v / 255),
+          type: "scatter", mode: "lines", name: called(run), legendgroup: run, showlegend: !traces.some((t) => t.legendgroup === run), x0: bin_ms / 2, dx: bin_ms, y: Array.from(values, (v) => v / 255),
           xaxis: "x", yaxis: i ? `y${i + 1}` : "y", line: { color: RUN[run], width: run === "measured" ? 2.4 : 1.2, dash: run === "measured" ? "solid" : "dot" },
-          hovertemplate: `${plain(c.name)}<br>%{x:.1f} ms: %{y:.0%}<extra>${run}</extra>`,
+          hovertemplate: `${plain(c.name)}<br>%{x:.1f} ms: %{y:.0%}<extra>${called(run)}</extra>`,
         });
       }
     }
@@ -162,13 +162,13 @@ export function classes(doc, node) {
   bars.sort((a, b) => b[1] - a[1]);
   const shown = bars.slice(0, 18).reverse(), drawing = el("div"), both = bars.some(([, m, r]) => differ(m, r, doc.step_time_ns));
   node.append(drawing, folded("As a table", table("Time by class, mean over ranks and steps", [
-    { title: "class", text: true }, { title: both ? "measured" : "time" }, ...(both ? [{ title: "replayed" }, { title: "difference" }] : []),
+    { title: "class", text: true }, { title: both ? called("measured") : "time" }, ...(both ? [{ title: "replayed" }, { title: "difference" }] : []),
   ], bars.map(([l, m, r]) => [l, duration(m), ...(both ? [duration(r), duration(r - m, true)] : [])]))));
   const y = shown.map(([l]) => plain(l));
   return chart(drawing, [
     !both ? null : { type: "bar", orientation: "h", name: "replayed", y, x: shown.map((b) => ms(b[2])), marker: { color: shown.map((b) => b[3]), opacity: 0.45 }, hovertemplate: "%{y}<br>%{x:.3f} ms<extra>replayed</extra>" },
-    { type: "bar", orientation: "h", name: "measured", y, x: shown.map((b) => ms(b[1])), marker: { color: shown.map((b) => b[3]) }, hovertemplate: "%{y}<br>%{x:.3f} ms<extra>measured</extra>" },
-  ].filter(Boolean), { height: 70 + (both ? 30 : 20) * shown.length, barmode: "group", bargap: 0.25, showlegend: false, xaxis: { title: { text: `ms a step, mean over the ranks${both ? " (solid: measured, pale: replayed)" : ""}` } } });
+    { type: "bar", orientation: "h", name: called("measured"), y, x: shown.map((b) => ms(b[1])), marker: { color: shown.map((b) => b[3]) }, hovertemplate: `%{y}<br>%{x:.3f} ms<extra>${called("measured")}</extra>` },
+  ].filter(Boolean), { height: 70 + (both ? 30 : 20) * shown.length, barmode: "group", bargap: 0.25, showlegend: false, xaxis: { title: { text: `ms a step, mean over the ranks${both ? ` (solid: ${called("measured")}, pale: replayed)` : ""}` } } });
 }
 
 export function collectives(doc, node) {
@@ -188,7 +188,7 @@ export function collectives(doc, node) {
   });
   node.append(drawing, el("p", { class: "hint" }, known ? "" : `No model to compare with: ${model}`), table("Collectives, mean of one call on one rank", [
     { title: "kind", text: true }, { title: "group", text: true }, { title: "ranks" }, { title: "size" }, { title: "calls" }, { title: "time" }, { title: "waiting" },
-    { title: "transfer" }, { title: "bus bandwidth" }, ...(known ? [{ title: "model" }, { title: "measured / model" }] : []),
+    { title: "transfer" }, { title: "bus bandwidth" }, ...(known ? [{ title: "model" }, { title: `${called("measured")} / model` }] : []),
   ], rows.map((r) => [
     r.kind, r.group, r.ranks ?? "–", bytes(r.size_bytes), r.calls.toLocaleString("en"), duration(r.time_ns), duration(r.waiting_ns), duration(r.transfer_ns), rate(r.bus_bytes_per_s),
     ...(known ? [r.modelled ? duration(r.modelled.transfer_ns) : "–", r.modelled && r.transfer_ns ? (r.transfer_ns / r.modelled.transfer_ns).toFixed(2) : "–"] : []),
@@ -202,7 +202,7 @@ export function path(doc, node) {
     const found = doc.path.find((p) => p.step === step);
     const labels = [...new Set([...Object.keys(found.by_class), ...Object.keys(found.replayed.by_class)])];
     const both = labels.some((label) => differ(found.by_class[label] ?? 0, found.replayed.by_class[label] ?? 0, found.duration_ns));
-    const rows = both ? [["replayed", found.replayed], ["measured", found]] : [["measured", found]];
+    const rows = both ? [["replayed", found.replayed], [called("measured"), found]] : [[called("measured"), found]];
     const traces = byColour(labels).map(([colour, all]) => ({
       type: "bar", orientation: "h", name: plain(all.join(", ")), y: rows.map(([run]) => run), x: rows.map(([, p]) => ms(all.reduce((sum, label) => sum + (p.by_class[label] ?? 0), 0))), marker: { color: colour, line: { width: 1, color: style("--paper") } },
       hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + plain(all.join(", ")) + "</extra>",
@@ -263,7 +263,7 @@ export function stragglers(doc, node) {
   const most = Math.max(...off.flat().map(Math.abs), 1e-9);
   const drawing = el("div"), shown = rowsShown(ranks.length, off), z = shown.map((r) => columns.map((_, c) => off[c][r]));
   node.append(tiles([
-    [found.steps > 1 ? "mean step" : "step", duration(found.measured_step_ns), found.steps > 1 ? `measured, over ${count(found.steps, "step")}` : "measured"], ["ideal step", duration(found.ideal_step_ns), "if equal work took equal time"], ["slowdown", found.slowdown.toFixed(3)],
+    [found.steps > 1 ? "mean step" : "step", duration(found.measured_step_ns), found.steps > 1 ? `${called("measured")}, over ${count(found.steps, "step")}` : called("measured")], ["ideal step", duration(found.ideal_step_ns), "if equal work took equal time"], ["slowdown", found.slowdown.toFixed(3)],
     ["worst rank", `${[...found.by_rank].sort((a, b) => b.worth_ns - a.worth_ns)[0].rank}`, `fixing it is worth ${duration(Math.max(...found.by_rank.map((r) => r.worth_ns)))} a step`],
   ]), ...(shown.length < ranks.length ? [el("p", { class: "hint" }, `The ${shown.length} of ${ranks.length} ranks that are furthest off the median in a class of work or in waiting; "By rank" has all.`)] : []), drawing,
   ...(found.findings.length ? [table("Causes", [{ title: "cause", text: true }, { title: "rank" }, { title: "what", text: true }, { title: "worst at", text: true }, { title: "longer than ideal" }, { title: "slowdown" }, { title: "worth a step" }],
@@ -300,7 +300,7 @@ export function outcome(found) {
   const elements = [
     el("div", { class: "big", "aria-live": "polite" }, seconds(found.step_time_s)),
     el("div", { class: found.difference_s === 0 ? "" : faster ? "good" : "bad" }, `${seconds(found.difference_s, true)} (${percent(found.change, { signed: true })}) against ${seconds(found.base.step_time_s)} replayed`),
-    el("div", { class: "hint" }, `80 % interval ${seconds(found.step_time_low_s)} to ${seconds(found.step_time_high_s)}${intervalCauses(found.interval)}; ${seconds(found.measured_step_s)} measured${found.seconds_s === undefined ? "" : `; answered in ${seconds(found.seconds_s)}`}`),
+    el("div", { class: "hint" }, `80 % interval ${seconds(found.step_time_low_s)} to ${seconds(found.step_time_high_s)}${intervalCauses(found.interval)}; ${seconds(found.measured_step_s)} ${called("measured")}${found.seconds_s === undefined ? "" : `; answered in ${seconds(found.seconds_s)}`}`),
     ...(found.trust && found.trust.grade !== "sound" ? [trustLine(found.trust)] : []),
     drawing,
   ];

@@ -2,7 +2,7 @@
 
 import { el } from "lumos/dom.js";
 import * as parts from "lumos/parts.js";
-import { setTheme } from "lumos/theme.js";
+import { callRuns, setTheme } from "lumos/theme.js";
 import { timelines } from "lumos/timelines.js";
 
 // [name, heading, what it shows, the function that draws it, whether a document has it]
@@ -42,6 +42,7 @@ function ownTimelines(doc) {
 
 // before: sections that come before those of the report, behind what to fix first. timeline: makes the timeline, where the document has none.
 export async function show(doc, { before = [], timeline = ownTimelines } = {}) {
+  callRuns(doc.called);
   const main = document.getElementById("parts");
   main.replaceChildren();
   const top = document.getElementById("summary");

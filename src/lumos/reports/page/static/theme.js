@@ -54,6 +54,11 @@ export const NAMED_COLOUR = {
 
 export const RUN = { measured: "#0072b2", replayed: "#d55e00", changed: "#009e73" };
 
+// What the runs of a document are called: that of a job which no device ran is not called measured.
+const CALLED = {};
+export const called = (run) => CALLED[run] ?? run;
+export const callRuns = (names) => Object.assign(CALLED, names);
+
 // Returns a function from class to colour; an unknown class gets a spare colour, always the same in one document.
 export function palette(labels) {
   const spare = labels.filter((l) => !(l in CLASS)).sort();

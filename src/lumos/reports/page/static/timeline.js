@@ -12,7 +12,7 @@ import { Operators } from "lumos/timeline_operators.js";
 import { cell, levelFor, MOST_TASKS, paintLevel, paintTasks, pixel, tasksInView, visible } from "lumos/timeline_paint.js";
 import { operatorPanel, panel } from "lumos/timeline_panel.js";
 import { TaskSearch } from "lumos/timeline_search.js";
-import { byColour, onTheme, palette, style } from "lumos/theme.js";
+import { byColour, called, onTheme, palette, style } from "lumos/theme.js";
 
 export class Timeline {
   // drawing: what lumos.reports.page.timeline_levels.drawing returns. Levels are drawn first; tasks are unpacked behind that (`loaded`).
@@ -70,7 +70,7 @@ export class Timeline {
     this.tip = el("div", { class: "tip", hidden: true });
     this.announcement = el("div", { class: "sr", "aria-live": "polite" });
     this.readout = el("span", { class: "hint" });
-    const runs = choice("run", this.runs.map((r) => [r.source, r.source]), this.run.source, (source) => {
+    const runs = choice("run", this.runs.map((r) => [r.source, called(r.source)]), this.run.source, (source) => {
       this.showRun(source);
       this.moved();
     });
