@@ -28,7 +28,7 @@ def found(example):
 def test_it_repeats_what_the_analyses_answer(example, found):
     assert found["replay"] == plain(replay(example.graph, example.replayed))
     assert found["about"]["command"] == ["lumos", "report", "out/"]
-    assert found["step"] in found["step_names"]
+    assert found["step"] in found["step_names"] and found["called"] == {"measured": "measured"}
 
 
 def test_the_headline_is_the_first_finding(example, found):
