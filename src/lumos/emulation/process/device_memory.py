@@ -31,9 +31,9 @@ _DEEPEST = 64
 
 
 def allocator_of(device: Device) -> CachingAllocator:
-    """The allocator of a device, with expandable segments where the environment asks for them."""
+    """The allocator of a device, with expandable segments where the environment asks for them; of a host's processors, without a limit."""
     options = next((os.environ[name] for name in _VARIABLES if name in os.environ), "")
-    return CachingAllocator(device.memory, device.outside, _EXPANDABLE in options, _VARIABLES[TORCH_VERSION < (2, 9)])
+    return CachingAllocator(device.memory or sys.maxsize, device.outside, _EXPANDABLE in options, _VARIABLES[TORCH_VERSION < (2, 9)])
 
 
 class DeviceMemory:

@@ -73,8 +73,8 @@ class _Emulation:
         self._settings, self._folder = settings, os.getcwd()  # noqa: PTH109
         self._journal = Journal()
         self._streams, self._owners = Streams(self._journal), Owners()
-        self._allocator = None if device.is_cpu else allocator_of(device)
-        self._storages = Storages(self._journal, self._allocator, self._owners, self._streams)
+        self._allocator = allocator_of(device)
+        self._storages = Storages(self._journal, self._allocator, self._owners, self._streams, "cpu" if device.is_cpu else "cuda")
         self._owners.find = self._storages.find
         self._graphs = Graphs(self._journal, self._streams)
         self._graphs.begins, self._graphs.ends, self._graphs.step = self._warms_up, self._is_warm, self.step
@@ -101,7 +101,7 @@ class _Emulation:
     def _patches(self) -> Iterator[tuple[Any, ...]]:
         """All that is changed in torch and in Python, in order: a function, and what it is given."""
         settings, journal, mode, owners = self._settings, self._journal, self._mode, self._owners
-        if self._allocator is not None:
+        if not settings.device.is_cpu:
             yield cuda.pretend, settings, self._streams, DeviceMemory(self._allocator, settings, journal), self._graphs
             yield by_device.call_device_kernels, self._library, mode
             yield by_device.launch_as_operators, settings.device

@@ -44,11 +44,11 @@ class _Fused(NamedTuple):
 
 
 class Storages:
-    """The storages of one process, numbered from 1 in the order in which they are first seen. allocator: of the device; None without one,
-    where no memory counts."""
+    """The storages of one process, numbered from 1 in the order in which they are first seen. allocator: of the memory that counts. kind:
+    of the devices that have it."""
 
-    def __init__(self, journal: Journal, allocator: CachingAllocator | None, owners: Owners, streams: Streams) -> None:
-        self.allocator, self.owners = allocator, owners
+    def __init__(self, journal: Journal, allocator: CachingAllocator, owners: Owners, streams: Streams, kind: str) -> None:
+        self.allocator, self.owners, self._kind = allocator, owners, kind
         self._journal, self._streams = journal, streams
         self._known: dict[int, tuple[int, Any]] = {}  # by address: number, and the weak reference that tells when it ends
         self._taken: dict[int, MemoryBlock | None] = {}  # by number, of those on the device: the allocator's block, None where empty
@@ -61,8 +61,7 @@ class Storages:
         self._users: dict[int, set[int]] = {}  # by number: streams that use it beside the one that it was taken on
         self._awaited: list[tuple[MemoryBlock, StreamMoment]] = []  # given back, and until when other streams use it
         streams.done = self._done
-        if allocator is not None:
-            allocator.synchronise = self._done
+        allocator.synchronise = self._done
 
     def number_of(self, tensor: Any) -> int:
         """The number of a tensor's storage; a storage seen for the first time counts as allocated now. 0 where it has none.
@@ -80,10 +79,10 @@ class Storages:
     def _enter(self, storage: Any, address: int, device: str) -> int:
         self._count += 1
         number = self._count
-        if self.allocator is not None and device == "cuda":
+        if device == self._kind:
             size, sources = int(storage.nbytes()), getattr(self._fusing, "sources", None)
             if sources is None or size * _MADE_AGAIN < sum(int(source.nbytes()) for source in sources):
-                self._take(self.allocator, size, number)
+                self._take(size, number)
             else:
                 self._fused[number] = _Fused(size, sources)
 
@@ -91,7 +90,7 @@ class Storages:
             self._known.pop(address, None)
             if self._fused.pop(number, None) is None:
                 self._give(number)
-            elif self.allocator is not None:
+            else:
                 self._journal.add(Allocation(0, 0, number, self.allocator.allocated, self.allocator.reserved))
 
         self._known[address] = number, weakref.ref(storage, leave)
@@ -119,8 +118,8 @@ class Storages:
 
     def _place(self, number: int) -> None:
         fused = self._fused.pop(number, None)
-        if fused is not None and self.allocator is not None:
-            self._take(self.allocator, fused.size, number)
+        if fused is not None:
+            self._take(fused.size, number)
 
     def follow(self) -> None:
         """Keep account of storages whose size changes, as FSDP's do when it gives parameters back and gathers them again, and of those that
@@ -130,9 +129,9 @@ class Storages:
             number, _ = self._known.get(int(storage._cdata), (0, None))
             before = int(storage.nbytes())
             out = resize(storage, size)
-            if self.allocator is not None and number in self._taken and before != size:
+            if number in self._taken and before != size:
                 old = self._taken[number]
-                self._take(self.allocator, size, number)  # the new memory is there before the old one goes
+                self._take(size, number)  # the new memory is there before the old one goes
                 if old is not None:
                     self._return(old, number)
             return out
@@ -150,24 +149,24 @@ class Storages:
     def workspace(self, size: int) -> None:
         """What cuBLAS keeps from the first multiplication of a thread on a stream on, which torch takes from its own allocator."""
         of = threading.get_ident(), self._streams.current
-        if self.allocator is not None and of not in self._with_workspace:
+        if of not in self._with_workspace:
             self._with_workspace.add(of)
             self._count += 1
-            self._take(self.allocator, size, self._count)
+            self._take(size, self._count)
             self.owners.know(self._count, MemoryKind.TEMPORARY, "workspace of cuBLAS")
 
-    def _take(self, allocator: CachingAllocator, size: int, number: int) -> None:
+    def _take(self, size: int, number: int) -> None:
         with self._busy:
-            self._taken[number] = block = self._block(allocator, size) if size else None
+            self._taken[number] = block = self._block(size) if size else None
             if block is None:
                 return
-            self._journal.add(Allocation(0, block.size, number, allocator.allocated, allocator.reserved))
+            self._journal.add(Allocation(0, block.size, number, self.allocator.allocated, self.allocator.reserved))
             self.owners.made(number)
         self._return_late()
 
-    def _block(self, allocator: CachingAllocator, size: int) -> MemoryBlock:
+    def _block(self, size: int) -> MemoryBlock:
         try:
-            return allocator.take(size, self._streams.current)
+            return self.allocator.take(size, self._streams.current)
         except NoRoomError as error:
             self.owners.keep_young()
             self._journal.assume("out-of-memory", "the device had no room: torch.OutOfMemoryError was raised, as it would be there")
@@ -189,13 +188,12 @@ class Storages:
                 self._busy.release()
 
     def _return(self, block: MemoryBlock, number: int) -> None:
-        if self.allocator is not None:
-            size, users = block.size, self._users.pop(number, None)
-            self.allocator.give(block, awaited=bool(users))
-            if users:
-                self._awaited.append((block, dict.fromkeys(users, self._streams.next)))
-            self._journal.add(Allocation(0, -size, number, self.allocator.allocated, self.allocator.reserved))
-            self.owners.gone(number)
+        size, users = block.size, self._users.pop(number, None)
+        self.allocator.give(block, awaited=bool(users))
+        if users:
+            self._awaited.append((block, dict.fromkeys(users, self._streams.next)))
+        self._journal.add(Allocation(0, -size, number, self.allocator.allocated, self.allocator.reserved))
+        self.owners.gone(number)
 
     def record_stream(self, tensor: Any, stream: Any) -> None:
         """A stream uses a tensor, whose memory is lent again only once the host knows that it is done with it."""
@@ -211,7 +209,7 @@ class Storages:
             left = {stream: call for stream, call in until.items() if moment is not None and moment.get(stream, -1) < call}
             if left:
                 self._awaited.append((block, left))
-            elif self.allocator is not None:
+            else:
                 self.allocator.reuse(block)
 
     def held(self) -> str:
