@@ -15,7 +15,6 @@ PYTHON = sys.executable
     ("text", "ranks"),
     [
         ("train.py --tp 2", None),
-        ("-m torch.distributed.run --nproc-per-node 8 train.py", 8),
         ("-u -m torch.distributed.run --nproc_per_node=4 --nnodes=2 train.py", 8),
         ("-W ignore /usr/bin/torchrun --nproc-per-node=4 train.py", 4),
         ("-m torch.distributed.run --nproc-per-node gpu train.py", None),

@@ -67,6 +67,7 @@ def whatif(
 
         words |= {"set": assigned} if assigned else {}
         values: Any = parse_values(grid) if grid else None
+        words |= {key: value for key, value in how.items() if key != "repair"}
         scripted: Any = by_script(read_job(*paths, **how), grid=values, before=before, after=after, ranks=ranks, force=force, **words)
         if not grid:
             _write(scripted, files, json)

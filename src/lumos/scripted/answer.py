@@ -6,8 +6,9 @@ script, on its exact dependencies, stands for the recording.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from lumos.analyze.contents import memory_curves
 from lumos.analyze.loop.noise import NEAR, measured_step, noise_unknown, resolution, spread, step_times_of
@@ -30,7 +31,7 @@ from lumos.scripted.origin import TaskOrigins, differing_steps, first_difference
 from lumos.scripted.priced import at_prices
 from lumos.scripted.recorded import RecordedCosts
 from lumos.scripted.script import emulated, emulated_again
-from lumos.units import count, duration
+from lumos.units import count, duration, size
 from lumos.vocabulary import Grade
 
 if TYPE_CHECKING:
@@ -40,9 +41,8 @@ if TYPE_CHECKING:
     from lumos.emulation.peak import Peak
     from lumos.emulation.record import Process
     from lumos.graph.table import Graph
-    from lumos.scripted.carry import Carried
     from lumos.scripted.command import Command
-    from lumos.scripted.match import Coverage
+    from lumos.scripted.match import Coverage, Lone
     from lumos.scripted.origin import Gone
     from lumos.scripted.priced import PricedJob
     from lumos.scripted.script import Script
@@ -57,12 +57,9 @@ _STATES = (MemoryKind.PARAMETER, MemoryKind.GRADIENT, MemoryKind.OPTIMIZER_STATE
 #: How many operators are named in a message.
 _NAMED = 3
 
-
-#: Runs a command without its devices: the command, the cluster, ranks, steps, and the seconds that each process may take.
+#: Run a command without its devices: the command, the cluster, ranks, steps, and the seconds that each process may take; and rank 0 of a
+#: script once more: the script, its steps, and these seconds.
 Emulate: TypeAlias = "Callable[[Command, str, int, int, float], Script]"
-
-
-#: Runs rank 0 of a script once more: the script, its steps, and the seconds that it may take.
 Again: TypeAlias = "Callable[[Script, int, float], Process]"
 
 
@@ -111,11 +108,17 @@ class Base:
         self._check_again(self.script, "--before")
         self.matched = match_script(self.recording, self.script)
         self._check()
-        self.memory = memory_scale(job, self.script.peaks)
+        self.memory = memory_scale(job, self.script.peaks, on_host=self.script.on_host)
         self.measured = MeasuredPrices(self.script, self.matched)
-        self.carried = self.measured.carried(self.script)
         self.repeat = True if owners.has_period else None
-        self.job = at_prices(self.script, self.carried, self.recording.calls, repeat=self.repeat)
+        self.job = self._priced(self.script)
+
+    def run(self, after: Command) -> Script:
+        """A changed script, run without its devices."""
+        ranks, cluster = _ranks(after, self.asked.ranks, self.world), self.asked.cluster or self.cluster
+        if (after.words, ranks, cluster) == (self.script.command.words, self.world, self.cluster):
+            return self.script
+        return self.emulate(after, cluster, ranks, self.script.steps, self.asked.limit_s)
 
     @property
     def origins(self) -> TaskOrigins:
@@ -128,11 +131,12 @@ class Base:
         return self.matched.device if self.on_device else self.matched.host
 
     def _check_again(self, script: Script, option: str) -> None:
-        """Raises LumosError where another run of the script does something else. The changed script is run again only where its steps
-        differ among themselves; the first one in any case, by one step where they do not."""
+        """Raises LumosError where another run of the script does something else. Where the last rank does what rank 0 does, that has been
+        seen. Else a script is run again where its steps differ among themselves; the first one also where they do not, by one step."""
         first = script.kinds[0].process
-        differ = differing_steps(first)
-        if self.asked.force or not (differ or script is self.script):
+        if self.asked.force or len(script.ranks.of) - 1 in first.copies:
+            return
+        if not (differ := differing_steps(first)) and script is not self.script:
             return
         if difference := first_difference(first, self.again(script, script.steps if differ else 1, self.asked.limit_s)):
             raise LumosError(
@@ -150,28 +154,29 @@ class Base:
                 " and the checkout that made this recording, or --force"
             )
 
-    def answer(self, after: Command) -> Answer:
-        """What the changed script takes for a step."""
-        return self.changed(after).answer
+    def answer(self, after: Command | Begun) -> Answer:
+        """What a changed script takes for a step."""
+        return self._answered(after)[1]
 
     def changed(self, after: Command) -> ChangedScript:
         """The same, with what the changed script does no more."""
-        ranks = _ranks(after, self.asked.ranks, self.world)
-        cluster = self.asked.cluster or self.cluster
-        same = (after.words, ranks, cluster) == (self.script.command.words, self.world, self.cluster)
-        script = self.script if same else self.emulate(after, cluster, ranks, self.script.steps, self.asked.limit_s)
-        if not same:
+        script, answer = self._answered(after)
+        return ChangedScript(self.script.command.text, script.command.text, answer, gone(self.script.kinds[0], script.kinds[0]))
+
+    def _answered(self, after: Command | Begun) -> tuple[Script, Answer]:
+        script = after.taken() if isinstance(after, Begun) else self.run(after)
+        if not (same := script is self.script):
             self._check_again(script, "--after")
-        carried = self.measured.carried(script)
-        job = self.job if same else at_prices(script, carried, self.recording.calls, repeat=self.repeat)
-        lost = gone(self.script.kinds[0], script.kinds[0])
-        return ChangedScript(self.script.command.text, after.text, self._compared(script, carried, job), lost)
+        return script, self._compared(script, self.job if same else self._priced(script))
+
+    def _priced(self, script: Script) -> PricedJob:
+        return at_prices(script, self.measured.carried(script), self.recording.calls, repeat=self.repeat)
 
     def changed_scripts(self, after: Iterable[str | Sequence[str]]) -> list[ChangedScript]:
         """The same of several commands."""
         return [self.changed(parse(command, "--after")) for command in after]
 
-    def _compared(self, script: Script, carried: Carried, job: PricedJob) -> Answer:
+    def _compared(self, script: Script, job: PricedJob) -> Answer:
         first, second = self.job.loop, job.loop
         figures, changed_figures = LoopFigures(first), LoopFigures(second)
         off = first.step_time_ns / self.times.mean_ns - 1 if self.times.mean_ns else 0.0
@@ -189,7 +194,7 @@ class Base:
             (f"after: {after}", f"before: {before}"),
             contributions(figures.by_class, changed_figures.by_class),
             share,
-            (*self._said(script, carried), *noise_unknown(self.times), *first.findings("the job"), *second.findings("the changed job")),
+            (*self._said(script, job), *noise_unknown(self.times), *first.findings("the job"), *second.findings("the changed job")),
             trust=Trust(Grade.SOUND),
             job=second,
             altered=second.step_time_ns != first.step_time_ns,
@@ -212,7 +217,7 @@ class Base:
         if absent > 0:
             yield Evidence("ranks-alike", f"{count(absent, 'rank')} without a recording cost what the recorded ones do", Grade.LIMITED)
 
-    def _said(self, script: Script, carried: Carried) -> Iterator[Diagnostic]:
+    def _said(self, script: Script, job: PricedJob) -> Iterator[Diagnostic]:
         """What was matched, and what only one of the three has."""
         matched = self.matched
         shares = [f"{matched.host.part:.1%} of the CPU's"]
@@ -221,16 +226,20 @@ class Base:
         yield Diagnostic("script-matched", f"the script explains {' and '.join(shares)} time")
         for code, what, lone in (
             ("only-recorded", "only in the recording", matched.only_recorded),
-            ("only-emulated", "only in the script, at the models' prices", matched.only_emulated),
+            ("only-emulated", "only in the script, with device work at the models' prices", matched.only_emulated),
+            ("new-operators", "only in the changed script, and modelled", job.new),
         ):
             if lone:
-                yield Diagnostic(code, _named(what, ((e.what, e.calls, e.ns) for e in lone)))
-        if carried.new:
-            yield Diagnostic("new-operators", _named("only in the changed script, and modelled", carried.new))
+                yield Diagnostic(code, _named(what, lone))
         here = script.kinds[0].process.torch
         if round(self.memory, 2) != 1:
             message = f"the recording's peak is {self.memory:.2f} times that of the emulated script: both memories are scaled so"
             yield Diagnostic("memory-scaled", message)
+        for which, peaks in (("the script as recorded", self.script.peaks), ("the changed script", script.peaks)):
+            peak = max(peaks, key=lambda one: one.reserved_bytes)
+            sizes = (f"{size(self.memory * its.bytes)} {its.kind} {its.module or 'outside of modules'}" for its in peak.held[:_NAMED])
+            message = f"{which} holds at most {size(self.memory * peak.allocated_bytes)}, most of it {', '.join(sizes)}"
+            yield Diagnostic("memory-held", message)
         if self.recording.torch and self.recording.torch != here:
             yield Diagnostic("other-torch", f"recorded with torch {self.recording.torch}, and emulated with {here}: operators may differ")
         yield Diagnostic("python-kept", "Python between operators, loading of data and threads beside the loop take what was recorded")
@@ -238,11 +247,34 @@ class Base:
             yield Diagnostic(remark.code, f"{remark.message}{f' ({remark.where})' if remark.where else ''}")
 
 
-def _named(what: str, lone: Iterable[tuple[str, float, float]]) -> str:
-    every = list(lone)
-    named = ", ".join(f"{name} ({calls:.0f} calls, {duration(ns)} a step)" for name, calls, ns in every[:_NAMED])
+def _named(what: str, every: Sequence[Lone]) -> str:
+    named = ", ".join(f"{one.what} ({one.calls:.0f} calls, {duration(one.ns)} a step)" for one in every[:_NAMED])
     more = f" and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
     return f"{what}: {named}{more}"
+
+
+class Begun(threading.Thread):
+    """A changed script that is being run without its devices, beside what else is done; the end of this process ends it."""
+
+    def __init__(self, run: Callable[[], Script]) -> None:
+        super().__init__(daemon=True)
+        self._emulate = run
+        self._done: Script | BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._done = self._emulate()
+        except BaseException as error:  # noqa: BLE001 - it is raised where the script is asked for
+            self._done = error
+
+    def taken(self) -> Script:
+        """What has run, once. Raises what its run did."""
+        self.join()
+        done, self._done = self._done, None
+        if isinstance(done, BaseException):
+            raise done
+        return cast("Script", done)
 
 
 def _ranks(after: Command, asked: int | None, world: int) -> int:
@@ -251,23 +283,21 @@ def _ranks(after: Command, asked: int | None, world: int) -> int:
     return asked or after.ranks or world
 
 
-def memory_scale(job: Job, peaks: Iterable[Peak]) -> float:
-    """The most memory that a recording shows on a device in its steps, by the most that the emulated script holds in them; 1 where the
-    recording has no rows of memory. peaks: of the kinds of ranks."""
-    curves = [curve for trace in job.traces for curve in memory_curves(trace) if curve.name != "CPU"]
+def memory_scale(job: Job, peaks: Iterable[Peak], *, on_host: bool) -> float:
+    """The most memory that a recording shows in its steps on a device, or on the host, by the most that the emulated script holds in them;
+    1 where the recording has no rows of memory. peaks: of the kinds of ranks."""
+    curves = [curve for trace in job.traces for curve in memory_curves(trace) if (curve.name == "CPU") is on_host]
     recorded, emulated_bytes = (max(sizes, default=0) for sizes in ((c.peak_bytes for c in curves), (peak.steps_bytes for peak in peaks)))
     return recorded / emulated_bytes if recorded and emulated_bytes else 1.0
 
 
 def _with_memory(figures: Outcome, peaks: Iterable[Peak], scale: float) -> Outcome:
     """The figures with the memory of the kind of rank that holds most. scale: of `memory_scale`."""
-    most = max(peaks, key=lambda peak: peak.reserved_bytes, default=None)
-    if most is None:
-        return figures
-    held = most.by_kind()
-    states = [held.get(kind, 0) for kind in _STATES]
+    most = max(peaks, key=lambda peak: peak.reserved_bytes)
+    by_kind = most.by_kind()
+    states = [by_kind.get(kind, 0) for kind in _STATES]
     parameters, gradients, optimizer, rest, whole = (
-        round(scale * size) for size in (*states, most.allocated_bytes - sum(states), most.allocated_bytes)
+        round(scale * held) for held in (*states, most.allocated_bytes - sum(states), most.allocated_bytes)
     )
-    memory = PeakMemory(parameters, gradients, optimizer, rest, whole, scale * most.reserved_bytes <= most.room_bytes)
-    return replace(figures, memory=memory)
+    fits = scale * most.reserved_bytes <= most.room_bytes if most.room_bytes else None
+    return replace(figures, memory=PeakMemory(parameters, gradients, optimizer, rest, whole, fits))

@@ -16,19 +16,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.changes.layout.prices import WHOLE_INTERVAL
-from lumos.emulation.device.launch import width
-from lumos.scripted.match import Numbers, given, in_two_rounds
+from lumos.scripted.match import LoneOperators, partners_of_exchanges
 from lumos.scripted.on_cpu import HostSizes
 from lumos.scripted.residual import Residuals
 from lumos.scripted.script import Slot
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
 
     from numpy.typing import NDArray
 
     from lumos.cost.estimate import Float64
-    from lumos.scripted.match import Matched
+    from lumos.scripted.match import Lone, Matched
     from lumos.scripted.places import ScriptPlaces
     from lumos.scripted.script import Kindred, Script
     from lumos.trace.table import Int64
@@ -53,10 +52,13 @@ class RankPrices(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Carried:
-    """The prices of every rank of a job. new: operators that no other stands for, with their calls and ns of a step, the longest first."""
+    """The prices of every rank of a job. of: by rank which of those that differ it has. each: those, with what has them, made one after
+    the other: all of a large job do not fit into memory. new: operators that no other stands for, with their calls and ns of a step, the
+    longest first; whole after `each`."""
 
-    ranks: list[RankPrices]
-    new: list[tuple[str, float, float]]
+    of: list[int]
+    each: Iterator[tuple[Kindred, RankPrices]]
+    new: list[Lone]
 
 
 class MeasuredPrices:
@@ -67,24 +69,31 @@ class MeasuredPrices:
         self.by_rank = {rank: (before.kinds[before.ranks.of[rank]], prices) for rank, prices in matched.prices.items()}
         self.residuals = Residuals(self.by_rank.values())
         self.sizes = HostSizes(self.by_rank.values()) if before.on_host else None
-        self._indexes: dict[int, _Index] = {}
-        self._models: dict[int, RankPrices] = {}
-        self._sources: dict[tuple[int, int], _Sources] = {}
+        for kindred, prices in self.by_rank.values():  # all time of the loop's own thread went to operators that have a partner
+            own = np.flatnonzero([operator.thread == 0 for operator in kindred.process.operators])
+            prices[: Slot.DEVICE, own] = np.nan_to_num(prices[: Slot.DEVICE, own])
+        self._indexes: dict[Kindred, _Index] = {}
+        self._models: dict[Kindred, RankPrices] = {}
+        self._sources: dict[tuple[Kindred, Kindred], _Sources] = {}
 
     def carried(self, script: Script) -> Carried:
         """What a script costs, which may be `before` itself: there a recorded rank keeps what was measured."""
-        ranks, new = [], dict[str, list[float]]()
-        made: dict[tuple[int, tuple[int, ...]], RankPrices] = {}
-        for rank, kind in enumerate(script.ranks.of):
-            likes = self._likes(script, rank)
-            key = (kind, likes)
-            if key not in made:
-                of_each = [self._from(script.kinds[kind], like) for like in likes]
-                made[key] = _mean(of_each)
-                _note_new(script, script.kinds[kind], made[key], new)
-            ranks.append(made[key])
-        longest = sorted(((name, count, ns) for name, (count, ns) in new.items()), key=lambda row: -row[2])
-        return Carried(ranks, longest)
+        numbers: dict[tuple[int, tuple[int, ...]], int] = {}
+        of = [numbers.setdefault((kind, self._likes(script, rank)), len(numbers)) for rank, kind in enumerate(script.ranks.of)]
+        new: list[Lone] = []
+        return Carried(of, self._each(script, list(numbers), new), new)
+
+    def _each(self, script: Script, distinct: list[tuple[int, tuple[int, ...]]], new: list[Lone]) -> Iterator[tuple[Kindred, RankPrices]]:
+        found = LoneOperators()
+        for kind, likes in distinct:
+            kindred = script.kinds[kind]
+            prices, operators = _mean([self._from(kindred, like) for like in likes]), kindred.process.operators
+            modelled = np.flatnonzero(prices.source[Slot.OWN, : len(operators)] == PriceSource.MODELLED)
+            leaves = np.array([i for i in modelled.tolist() if operators[i].leaf], np.int64)
+            spent = prices.best[: Slot.EXCHANGE, leaves].sum(axis=0)
+            found.add([operators[i].name for i in leaves.tolist()], np.ones(len(leaves)), spent)
+            yield kindred, prices
+        new += found.longest(script.steps)
 
     def _likes(self, script: Script, rank: int) -> tuple[int, ...]:
         """The recorded ranks whose prices a rank takes: its own, else all of its kind, else all."""
@@ -101,10 +110,11 @@ class MeasuredPrices:
         source, measured = self.by_rank[rank]
         if kindred is source:
             return self._as_measured(kindred, measured)
-        key = (id(kindred), id(source))
+        key = (kindred, source)
         if key not in self._sources:
-            index = self._indexes.setdefault(id(source), _Index(source))
-            self._sources[key] = _Sources(kindred, source, index, self.sizes)
+            if source not in self._indexes:
+                self._indexes[source] = _Index(source)
+            self._sources[key] = _Sources(kindred, source, self._indexes[source], self.sizes)
         own = self._as_measured(source, measured)
         return self._sources[key].prices(own, self._modelled(kindred))
 
@@ -117,9 +127,9 @@ class MeasuredPrices:
 
     def _modelled(self, kindred: Kindred) -> RankPrices:
         """What the model and the residual say of a process, whatever rank it stands for."""
-        if id(kindred) not in self._models:
-            self._models[id(kindred)] = self._at_residuals(kindred)
-        return self._models[id(kindred)]
+        if kindred not in self._models:
+            self._models[kindred] = self._at_residuals(kindred)
+        return self._models[kindred]
 
     def _at_residuals(self, kindred: Kindred) -> RankPrices:
         ratio = np.stack([self.residuals.columns(kindred, slot) for slot in Slot], axis=1)
@@ -139,24 +149,13 @@ def _mean(of_each: list[RankPrices]) -> RankPrices:
     return RankPrices(best, low, high, np.max([prices.source for prices in of_each], axis=0))
 
 
-def _note_new(script: Script, kindred: Kindred, prices: RankPrices, new: dict[str, list[float]]) -> None:
-    spent = prices.best[: Slot.EXCHANGE].sum(axis=0)
-    modelled = np.flatnonzero(prices.source[Slot.OWN, : len(kindred.process.operators)] == PriceSource.MODELLED)
-    for i in modelled.tolist():
-        operator = kindred.process.operators[i]
-        if operator.leaf:
-            entry = new.setdefault(operator.name, [0.0, 0.0])
-            entry[0] += 1 / script.steps
-            entry[1] += float(spent[i]) / script.steps
-
-
 class _Index:
     """The operators of a process by where they stand, and by what they were given. Those who look for the same get the same list."""
 
     def __init__(self, kindred: Kindred) -> None:
         self.by_place: dict[Hashable, list[int]] = {}
         self.by_given: dict[Hashable, list[int]] = {}
-        self.given = [given(operator) for operator in kindred.process.operators]
+        self.given = kindred.given
         self._none: list[int] = []
         placed = kindred.placed
         for i, operator in enumerate(kindred.process.operators):
@@ -200,7 +199,7 @@ class _Sources:
         first: list[int] = []
         self.alike = np.full(after.modelled.shape[1], -1, np.int64)
         for i, (operator, model) in enumerate(zip(after.process.operators, after.modelled.T, strict=False)):
-            its = given(operator)
+            its = after.given[i]
             sources = index.sources(after.placed, i, operator.name, its)
             number = self.alike[i] = numbers.setdefault((operator.name, its, model.tobytes(), id(sources)), len(numbers))
             if number == len(first):
@@ -224,10 +223,10 @@ class _Sources:
         ours, theirs = self.after.process.operators, self.before.process.operators
         known: dict[Hashable, tuple[float, float, float, float]] = {}
         for at in np.flatnonzero(~same).tolist():
-            new, old = ours[self.first[self.mine[at]]], theirs[self.theirs[at]]
-            key = (new.name, given(new), given(old))
+            mine, other = self.first[self.mine[at]], self.theirs[at]
+            key = (ours[mine].name, self.after.given[mine], self.before.given[other])
             if key not in known:
-                factor = sizes.factor(old, new)
+                factor = sizes.factor(theirs[other], ours[mine])
                 known[key] = (np.nan,) * 4 if factor is None else factor[:4]
             out[:, at] = known[key]
         return out
@@ -288,14 +287,11 @@ def _exchanges(after: Kindred, before: Kindred) -> list[tuple[int, int]]:
     out: list[tuple[int, int]] = []
     for step, mine in after.exchanges.items():
         other = before.exchanges.get(step, [])
-        numbers = Numbers()
         keys = [[_key(kindred, i) for i in which] for kindred, which in ((after, mine), (before, other))]
-        exact, rough = ((numbers(first), numbers(second)) for first, second in (keys, [[key[0] for key in side] for side in keys]))
-        out += [(i, other[j]) for i, j in zip(mine, in_two_rounds(exact, rough).tolist(), strict=True) if j >= 0]
+        out += [(i, other[j]) for i, j in zip(mine, partners_of_exchanges(*keys), strict=True) if j >= 0]
     return out
 
 
 def _key(kindred: Kindred, i: int) -> tuple[Hashable, ...]:
-    exchange = kindred.process.exchanges[i]
-    size = next((len(group.ranks) for group in kindred.process.groups if group.name == exchange.group), 0)
-    return (exchange.kind, exchange.input_elements * width(exchange.dtype), size)
+    group = kindred.process.exchanges[i].group
+    return (*kindred.exchange_key(i), next((len(each.ranks) for each in kindred.process.groups if each.name == group), 0))

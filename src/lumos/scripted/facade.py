@@ -8,6 +8,7 @@ Everything else is as in `changes.facade`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, Unpack, overload
 
 from lumos.analyze.breakdown import StepBreakdown, breakdowns
@@ -22,6 +23,7 @@ from lumos.result import Rows
 from lumos.scripted.answer import Asked, Base
 from lumos.scripted.command import RECORDED, before_missing, parse, recorded_words
 from lumos.scripted.templates import ScriptCell, evaluate_scripts
+from lumos.trace.read import READ_ENGINES
 from lumos.trace.source import as_job
 from lumos.trace.table import Job
 
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
 
 #: A command that starts a script, as one text or as words.
 _Command: TypeAlias = "str | Sequence[str] | None"
-#: The changes that go together with a changed script.
-_BESIDE = ("cluster", "base_cluster")
 
 
 class _Words(ChangeWords, total=False):
@@ -46,22 +46,19 @@ class _Words(ChangeWords, total=False):
     graph: Graph | None
     repair: bool
     force: bool
-
-
-class _ScriptWords(_Words, total=False):
-    """The same where there may be scripts."""
-
     before: str | Sequence[str] | None
     ranks: int | None
+    engine: str
+    ray_address: str | None
 
 
 @overload
-def whatif(job: Source, *, grid: None = None, after: str | Sequence[str] | None = None, **words: Unpack[_ScriptWords]) -> Answer: ...
+def whatif(job: Source, *, grid: None = None, after: str | Sequence[str] | None = None, **words: Unpack[_Words]) -> Answer: ...
 @overload
 def whatif(job: Source, *, grid: Mapping[str, Sequence[object]], after: None = None, **words: Unpack[_Words]) -> Rows[Cell]: ...
 @overload
 def whatif(
-    job: Source, *, grid: Mapping[str, Sequence[object]], after: str | Sequence[str], **words: Unpack[_ScriptWords]
+    job: Source, *, grid: Mapping[str, Sequence[object]], after: str | Sequence[str], **words: Unpack[_Words]
 ) -> Rows[ScriptCell]: ...
 
 
@@ -75,6 +72,8 @@ def whatif(
     before: str | Sequence[str] | None = None,
     after: str | Sequence[str] | None = None,
     ranks: int | None = None,
+    engine: str = "local",
+    ray_address: str | None = None,
     **changes: Unpack[ChangeWords],
 ) -> Answer | Rows[Cell] | Rows[ScriptCell]:
     """The step of the job under `changes`, compared with that of the job as it is.
@@ -85,7 +84,8 @@ def whatif(
     before, after: the command that made the recording and a changed one, as one text or as words; both are run without devices, the
     structure is that of the second and the prices are the recording's. before="recorded" runs the command that the recording names. ranks:
     of `after`, where its launcher does not say. With them, the only changes are `cluster` (where `after` runs) and `base_cluster`, and grid
-    has the values of the {placeholders} in `after`.
+    has the values of the {placeholders} in `after`. engine: where those are answered, "local", or "ray": a task for each on the cluster at
+    `ray_address`, whose machines need the script and what it imports at the same paths.
 
     Raises UsageError for an unknown setting (it names the nearest) or a wrong value, LumosError where the trace does not support the
     change, cannot give a sound answer, or is not of `before`, TraceError as `lumos.read` does.
@@ -94,17 +94,18 @@ def whatif(
         if ranks is not None:
             raise UsageError("--ranks says how many ranks --after has: give --before and --after too")
         return facade.whatif_by_settings(job, graph=graph, repair=repair, force=force, grid=grid, **changes)
-    if other := [f"--{key.replace('_', '-')}" for key in changes if key not in _BESIDE]:
+    if other := [f"--{key.replace('_', '-')}" for key in changes if key not in ("cluster", "base_cluster")]:
         raise UsageError(f"{other[0]}: a changed script is the whole change; leave out {other[0]}, or write it into --after")
-    read = as_job(job, repair=repair)
+    check_choice(engine, READ_ENGINES, "an engine")
     asked = Asked(ranks, changes.get("cluster"), changes.get("base_cluster"), force=force)
     if after is None:
         raise UsageError("--before is the command that made the recording; give the changed one with --after")
+    base = partial(matched_script, as_job(job, repair=repair), graph, before, asked)
     if grid is None:
         second = parse(after, "--after")
-        return _base(read, graph, before, asked).answer(second)
+        return base().answer(second)
     values = {key: tuple(map(str, several)) for key, several in as_mapping(grid, "grid", "{'batch': (4, 8)}").items()}
-    return Rows(evaluate_scripts(lambda: _base(read, graph, before, asked), after, values))
+    return Rows(evaluate_scripts(base, after, values, on_ray=engine == "ray", ray_address=ray_address))
 
 
 @overload
@@ -139,17 +140,15 @@ def breakdown(
     if job is None and by in OF_A_RECORDING:
         raise UsageError(f"by = {by!r} needs the recording: give it as job")
     job = job or Job(())
-    module_of = None if before is None else matched_script(job, timeline.graph, before).origins.module
-    return Rows(tabulate(timeline, owners, by, job, module_of))
+    origins = None if before is None else matched_script(job, timeline.graph, before).origins
+    return Rows(tabulate(timeline, owners, by, job, None if origins is None else lambda task: origins.of(task).module))
 
 
-def matched_script(job: Job, graph: Graph, before: str | Sequence[str] | None, *, force: bool = False) -> Base:
+def matched_script(
+    job: Job, graph: Graph | None, before: str | Sequence[str] | None, asked: Asked | None = None, *, force: bool = False
+) -> Base:
     """A recording matched with the script that made it."""
-    return _base(job, graph, before, Asked(force=force))
-
-
-def _base(job: Job, graph: Graph | None, before: str | Sequence[str] | None, asked: Asked) -> Base:
     if before is None:
         raise before_missing(job)
     first = parse(recorded_words(job) if before == RECORDED else before, "--before")
-    return Base(job, build(job) if graph is None else graph, first, asked)
+    return Base(job, build(job) if graph is None else graph, first, asked or Asked(force=force))

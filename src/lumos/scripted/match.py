@@ -1,22 +1,20 @@
 """The first matching: which operator of the emulated script is which of the recording, and what it was measured to cost.
 
-The operators of a thread are aligned in their order, by name with the shapes and types that they were given; what is left between two that
-agree, by name alone: of those only what was given the same sizes counts as explained. A library may call other operators inside one than
-the emulator does: what has no partner belongs to the operator around it, on both sides, and the time of a group is shared out as the models
-say. Exchanges are aligned by kind and bytes, then by kind.
+The operators of a thread are aligned in their order, by name with the shapes and types that they were given, where those were recorded;
+what is left between two that agree, by name alone: of those only what was given the same sizes counts as explained. A library may call
+other operators inside one than the emulator does: what has no partner belongs to the operator around it, on both sides, and the time of a
+group is shared out as the models say. All time of the loop's own thread is given to operators that have a partner. Exchanges are aligned by
+kind and bytes, then by kind.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lumos.emulation.device.launch import tensors_of, width
 from lumos.operators.sequences import align_names
-from lumos.scripted.recorded import type_name
 from lumos.scripted.script import Slot
 from lumos.trace.table import unique
 
@@ -26,9 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.cost.estimate import Float64
-    from lumos.emulation.record import Exchange, Operator
-    from lumos.scripted.recorded import GivenTensor, KindOfCall, RecordedCosts, RecordedExchange, RecordedRank, RecordedStep, RecordedThread
-    from lumos.scripted.script import Kindred, Script
+    from lumos.scripted.recorded import KindOfCall, RecordedCosts, RecordedRank, RecordedStep, RecordedThread
+    from lumos.scripted.script import GivenTensor, Kindred, Script
     from lumos.trace.table import Int32, Int64
 
 
@@ -44,10 +41,6 @@ class Coverage(NamedTuple):
         return self.matched / self.whole if self.whole else 1.0
 
 
-#: Of no recorded time.
-UNRECORDED = Coverage(0.0, 0.0)
-
-
 class Lone(NamedTuple):
     """An operator that one side alone has: what it is called, in how many calls a step, and its time there, ns a step."""
 
@@ -56,20 +49,37 @@ class Lone(NamedTuple):
     ns: float
 
 
-@dataclass
-class Matched:
+class LoneOperators:
+    """Operators that one side alone has, by their name: how many calls, and their time, ns."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, list[float]] = {}
+
+    def add(self, names: Sequence[str], calls: NDArray[Any], ns: Float64) -> None:
+        """Add some. calls: 1 for each that counts as one."""
+        for name, number, time in zip(names, calls.tolist(), ns.tolist(), strict=True):
+            entry = self._of.setdefault(name, [0.0, 0.0])
+            entry[0] += number
+            entry[1] += time
+
+    def longest(self, steps: int) -> list[Lone]:
+        """Those of so many steps, a step, the longest first."""
+        return sorted((Lone(name, calls / steps, ns / steps) for name, (calls, ns) in self._of.items()), key=lambda alone: -alone.ns)
+
+
+class Matched(NamedTuple):
     """The recording on the emulated script. prices: of each recorded rank, ns as `Kindred.modelled`, NaN where nothing was measured.
     owner: of each recorded rank, by row of its trace, the emulated operator that the row belongs to; -1 for none, as for all rows that
     follow. device, host: how much of the recorded time has a partner. only_recorded, only_emulated: what has none, the longest first.
     first: where the two differ first, in words; "" where they do not."""
 
-    prices: dict[int, Float64] = field(default_factory=dict)
-    owner: dict[int, Int32] = field(default_factory=dict)
-    device: Coverage = UNRECORDED
-    host: Coverage = UNRECORDED
-    only_recorded: list[Lone] = field(default_factory=list)
-    only_emulated: list[Lone] = field(default_factory=list)
-    first: str = ""
+    prices: dict[int, Float64]
+    owner: dict[int, Int32]
+    device: Coverage
+    host: Coverage
+    only_recorded: list[Lone]
+    only_emulated: list[Lone]
+    first: str
 
 
 def match_script(recording: RecordedCosts, before: Script) -> Matched:
@@ -101,15 +111,17 @@ class Numbers:
 class _Matching:
     def __init__(self, before: Script) -> None:
         self.before, self.numbers = before, Numbers()
-        self.found = Matched()
+        self.prices: dict[int, Float64] = {}
+        self.owner: dict[int, Int32] = {}
+        self.first = ""
         self.whole, self.partnered = np.zeros(len(Slot)), np.zeros(len(Slot))
-        self.recorded_alone: dict[str, list[float]] = {}
-        self.emulated_alone: dict[str, list[float]] = {}
+        self.recorded_alone, self.emulated_alone = LoneOperators(), LoneOperators()
         self.aligned: dict[tuple[bytes, bytes], Int64] = {}
         self.sides: dict[int, _Emulated] = {}
         self.same: dict[tuple[KindOfCall, int], bool] = {}
         self.kinds: list[KindOfCall] = []
-        self.least: dict[tuple[Hashable, ...], float] = {}  # of the rank that is being matched
+        # of the rank that is being matched, the shortest of each kind and size: it holds least of the waiting for ranks without a recording
+        self.least: dict[tuple[Hashable, ...], float] = {}
 
     def rank(self, recorded: RecordedRank, kinds: list[KindOfCall]) -> None:
         """Match one rank. kinds: of its calls."""
@@ -119,29 +131,29 @@ class _Matching:
             self.sides[kind] = _Emulated(self.before.kinds[kind], self.numbers)
         self.kinds = kinds
         prices = np.full(self.sides[kind].kindred.modelled.shape, np.nan)
-        self.least = shortest(recorded.steps)
+        self.least = {}
+        for exchange in (exchange for step in recorded.steps for exchange in step.exchanges):
+            self.least[exchange.key] = min(exchange.ns, self.least.get(exchange.key, exchange.ns))
         owner = np.full(recorded.cost.shape[1], -1, np.int32)
         for i, step in enumerate(recorded.steps):
             self._step(self.sides[kind], step, min(i, self.before.steps - 1), recorded.cost, prices, owner)
-        self.found.prices[number], self.found.owner[number] = prices, owner
+        self.prices[number], self.owner[number] = prices, owner
 
     def result(self, steps: int) -> Matched:
         """What was found. steps: that were matched."""
-        matched, times = self.found, steps * max(len(self.found.prices), 1)
-        matched.device = Coverage(self.whole[Slot.DEVICE], self.partnered[Slot.DEVICE])
-        host = [Slot.OWN, Slot.BEFORE, Slot.CALLS]
-        matched.host = Coverage(float(self.whole[host].sum()), float(self.partnered[host].sum()))
-        for lone, out in ((self.recorded_alone, matched.only_recorded), (self.emulated_alone, matched.only_emulated)):
-            out += sorted((Lone(name, count / times, ns / times) for name, (count, ns) in lone.items()), key=lambda alone: -alone.ns)
-        return matched
+        times, on_host = steps * max(len(self.prices), 1), [Slot.OWN, Slot.BEFORE, Slot.CALLS]
+        device, host = (Coverage(*(float(of[slots].sum()) for of in (self.whole, self.partnered))) for slots in (Slot.DEVICE, on_host))
+        lone = self.recorded_alone.longest(times), self.emulated_alone.longest(times)
+        return Matched(self.prices, self.owner, device, host, *lone, self.first)
 
     def _step(self, side: _Emulated, step: RecordedStep, number: int, cost: Float64, prices: Float64, owner: Int32) -> None:
         """One step of one rank: writes prices, and the owners of its rows. number: of the emulated step."""
         size = prices.shape[1]
-        claimed, resized = np.zeros(size, bool), np.zeros(size, bool)
-        exact, rough = self.numbers(self.kinds), self.numbers([kind.name for kind in self.kinds])
+        claimed, resized = np.zeros((2, size), bool)
+        rough = self.numbers([kind.name for kind in self.kinds])
+        exact, tokens = (self.numbers(self.kinds), side.tokens) if any(kind.given for kind in self.kinds) else (rough, side.names)
         for thread, theirs in zip(step.threads, side.threads(number), strict=False):
-            partner = self._partners((exact[thread.kind], rough[thread.kind]), (side.tokens[theirs], side.names[theirs]))
+            partner = self._partners((exact[thread.kind], rough[thread.kind]), (tokens[theirs], side.names[theirs]))
             has = partner >= 0
             its = np.full(len(partner), -1, np.int64)
             its[has] = theirs[partner[has]]
@@ -150,13 +162,13 @@ class _Matching:
             claimed[its[has]], resized[its[other]] = True, True
             around = enclosing(has, thread.parent)
             owner[thread.row] = np.where(around >= 0, its[around], -1)
-            self.found.first = self.found.first or self._first(side, thread, its, (around < 0) | other)
+            self.first = self.first or self._first(side, thread, its, (around < 0) | other)
         totals = self._totals(step, cost, owner, resized)
         members, claimants = side.claimants(number, claimed)
         side.share_out(members, claimants, totals, prices)
         alone = members[claimants < 0]
         spent = side.kindred.modelled[[Slot.OWN, Slot.DEVICE]][:, alone].sum(axis=0)
-        _note(self.emulated_alone, [side.name(i) for i in alone.tolist()], np.ones(len(alone)), spent)
+        self.emulated_alone.add([side.kindred.process.operators[i].name for i in alone.tolist()], np.ones(len(alone)), spent)
         self._exchanges(side, step, number, prices)
 
     def _partners(self, ours: tuple[Int64, Int64], theirs: tuple[Int64, Int64]) -> Int64:
@@ -199,7 +211,8 @@ class _Matching:
             self.partnered[: Slot.EXCHANGE] += cost[:, has & ~resized[mine]].sum(axis=1)
             alone = np.flatnonzero(~has & cost.any(axis=0))
             outer = thread.kind[enclosing(thread.parent < 0, thread.parent)[alone]]
-            _note(self.recorded_alone, [self.kinds[i].name for i in outer.tolist()], thread.parent[alone] < 0, cost[:, alone].sum(axis=0))
+            names, outermost = [self.kinds[i].name for i in outer.tolist()], thread.parent[alone] < 0
+            self.recorded_alone.add(names, outermost, cost[:, alone].sum(axis=0))
             if number == 0:  # what the loop's own thread does all the same is kept with what follows
                 owned = np.flatnonzero(has)
                 after = np.searchsorted(owned, alone)
@@ -210,11 +223,10 @@ class _Matching:
 
     def _exchanges(self, side: _Emulated, step: RecordedStep, number: int, prices: Float64) -> None:
         theirs = side.kindred.exchanges.get(number, [])
-        exact = self.numbers([exchange_key(exchange) for exchange in step.exchanges]), self.numbers([side.exchange_key(i) for i in theirs])
-        rough = self.numbers([exchange.kind for exchange in step.exchanges]), self.numbers([side.exchange_key(i)[0] for i in theirs])
-        partner = in_two_rounds(exact, rough)
-        for exchange, other in zip(step.exchanges, partner.tolist(), strict=True):
-            ns = exchange.ns if exchange.whole else self.least[exchange_key(exchange)]
+        keys = [exchange.key for exchange in step.exchanges]
+        partner = partners_of_exchanges(keys, [side.kindred.exchange_key(i) for i in theirs])
+        for exchange, other in zip(step.exchanges, partner, strict=True):
+            ns = exchange.ns if exchange.whole else self.least[exchange.key]
             self.whole[Slot.EXCHANGE] += exchange.ns
             if other >= 0:
                 self.partnered[Slot.EXCHANGE] += exchange.ns
@@ -227,15 +239,12 @@ class _Emulated:
     def __init__(self, kindred: Kindred, numbers: Numbers) -> None:
         self.kindred = kindred
         operators = kindred.process.operators
-        self.given = [given(operator) for operator in operators]
+        self.given = kindred.given
         self.tokens = numbers([(operator.name, sizes) for operator, sizes in zip(operators, self.given, strict=True)])
         self.names = numbers([operator.name for operator in operators])
         self.thread = np.array([operator.thread for operator in operators], np.int64)
         self.step, parent = (np.array(column, np.int64) for column in kindred.placed[:2])
         self.parent = np.where((parent >= 0) & (self.step[parent] == self.step), parent, -1) if len(parent) else parent
-
-    def name(self, i: int) -> str:
-        return self.kindred.process.operators[i].name
 
     def threads(self, step: int) -> list[Int64]:
         """The operators of each thread in a step, in order."""
@@ -263,11 +272,6 @@ class _Emulated:
         ratio = np.divide(total, whole, out=np.zeros_like(total), where=whole > 0)
         prices[: Slot.EXCHANGE, members] = model * ratio[:, group]
 
-    def exchange_key(self, i: int) -> tuple[Hashable, ...]:
-        exchange: Exchange = self.kindred.process.exchanges[i]
-        elements = max(exchange.input_elements, exchange.kind.is_transfer * exchange.output_elements)
-        return (exchange.kind, elements * width(exchange.dtype))
-
 
 def in_two_rounds(exact: tuple[Int64, Int64], rough: tuple[Int64, Int64]) -> Int64:
     """For each entry of one sequence its partner in the other, -1 without: first by the numbers of `exact`, then what lies between two
@@ -284,9 +288,10 @@ def in_two_rounds(exact: tuple[Int64, Int64], rough: tuple[Int64, Int64]) -> Int
     return partner
 
 
-def given(operator: Operator) -> tuple[GivenTensor, ...]:
-    """The tensors that an operator was given, as a recording says it."""
-    return tuple((tensor.shape, type_name(tensor.dtype)) for tensor in tensors_of(operator.inputs) if tensor.shape)
+def partners_of_exchanges(ours: Sequence[tuple[Hashable, ...]], theirs: Sequence[tuple[Hashable, ...]]) -> list[int]:
+    """For each exchange of one side its partner on the other, -1 without: by their keys, then by the kinds, which are first in them."""
+    numbers, kinds = Numbers(), [[key[0] for key in keys] for keys in (ours, theirs)]
+    return in_two_rounds((numbers(ours), numbers(theirs)), (numbers(kinds[0]), numbers(kinds[1]))).tolist()  # type: ignore[no-any-return]
 
 
 def same_sizes(recorded: tuple[GivenTensor, ...], emulated: tuple[GivenTensor, ...]) -> bool:
@@ -299,25 +304,3 @@ def same_sizes(recorded: tuple[GivenTensor, ...], emulated: tuple[GivenTensor, .
 def sizes_in_words(tensors: tuple[GivenTensor, ...]) -> str:
     """Tensors for a message: "float32 [512, 256], int64 [4, 128]"."""
     return ", ".join(f"{kind} {list(shape)}".strip() for shape, kind in tensors) or "none"
-
-
-def _note(lone: dict[str, list[float]], names: Sequence[str], calls: NDArray[Any], ns: Float64) -> None:
-    """Add operators that one side alone has. calls: 1 for each that counts as one."""
-    for name, number, time in zip(names, calls.tolist(), ns.tolist(), strict=True):
-        entry = lone.setdefault(name, [0.0, 0.0])
-        entry[0] += number
-        entry[1] += time
-
-
-def shortest(steps: Sequence[RecordedStep]) -> dict[tuple[Hashable, ...], float]:
-    """The shortest time of the exchanges of each kind and size, ns: it holds least of the waiting for ranks that were not recorded."""
-    out: dict[tuple[Hashable, ...], float] = {}
-    for step in steps:
-        for exchange in step.exchanges:
-            key = exchange_key(exchange)
-            out[key] = min(exchange.ns, out.get(key, exchange.ns))
-    return out
-
-
-def exchange_key(exchange: RecordedExchange) -> tuple[Hashable, ...]:
-    return (exchange.kind, exchange.nbytes)

@@ -11,8 +11,7 @@ from lumos.changes.layout.rescale import CPU_INTERVAL, Core, operator_work, touc
 from lumos.emulation.device.launch import tensors_of
 from lumos.operators.shaped import ShapedOperator, product
 from lumos.operators.table import without_work
-from lumos.scripted.recorded import type_name
-from lumos.scripted.script import Slot
+from lumos.scripted.script import Slot, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,8 +12,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.scripted.match import given, sizes_in_words
-from lumos.scripted.places import placed, step_bounds, step_holding
+from lumos.scripted.match import sizes_in_words
+from lumos.scripted.places import forward_operators, placed, step_bounds, step_holding
+from lumos.scripted.script import given
 
 if TYPE_CHECKING:
     from lumos.emulation.record import Operator, Process
@@ -40,12 +41,7 @@ def origins(process: Process, places: ScriptPlaces) -> list[ScriptOrigin]:
     for i in reversed(range(len(line))):  # what only calls others is where the first of them is
         if around[i] >= 0 and operators[around[i]].line < 0 and line[i] >= 0:
             line[around[i]] = line[i]
-    forward = {
-        (operator.thread, operator.sequence): i
-        for i, operator in enumerate(operators)
-        if operator.sequence >= 0 and operator.forward_thread < 0
-    }
-    out = []
+    forward, out = forward_operators(process), []
     for i, (operator, script_place, instance) in enumerate(zip(operators, places.place, places.instance, strict=True)):
         source = forward.get((operator.forward_thread, operator.sequence), -1)
         if source >= 0 or (line[i] < 0 and around[i] >= 0):
@@ -68,13 +64,10 @@ class TaskOrigins:
 
     def __call__(self, task: int) -> str:
         """Where a task of the recording's graph comes from, "" where no operator of the script is known to have made it."""
-        return str(self._of(task))
+        return str(self.of(task))
 
-    def module(self, task: int) -> str:
-        """The module that a task of the recording's graph comes from, "" where none is known."""
-        return self._of(task).module
-
-    def _of(self, task: int) -> ScriptOrigin:
+    def of(self, task: int) -> ScriptOrigin:
+        """The same, in parts."""
         owners = self._recording.owners
         rank = owners.graph.ranks[owners.rank[task]]
         owner, row = self._matched.owner.get(rank, ()), int(self._recording.row[task])

@@ -71,6 +71,15 @@ def step_holding(bounds: list[tuple[int, int]], position: int) -> int:
     return max(bisect_right(bounds, (position, 1 << 62)) - 1, 0)
 
 
+def forward_operators(process: Process) -> dict[tuple[int, int], int]:
+    """The operators of the forward pass, by their thread and the number that those of the backward pass have too."""
+    return {
+        (operator.thread, operator.sequence): i
+        for i, operator in enumerate(process.operators)
+        if operator.sequence >= 0 and operator.forward_thread < 0
+    }
+
+
 def placed(process: Process) -> ScriptPlaces:
     """The places of all operators of a process."""
     return _Placing(process).found
@@ -114,11 +123,7 @@ class _Placing:
     def _backward(self) -> None:
         """The modules of the backward pass. What a checkpoint runs again there lies in calls of modules of its own."""
         operators, parents = self.process.operators, self.found.parent
-        forward = {
-            (operator.thread, operator.sequence): i
-            for i, operator in enumerate(operators)
-            if operator.sequence >= 0 and operator.forward_thread < 0
-        }
+        forward = forward_operators(self.process)
         before: dict[int, _Call] = {}
         for i, operator in enumerate(operators):
             parent = parents[i]

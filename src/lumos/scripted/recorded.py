@@ -6,7 +6,7 @@ operator around it, and what the device did to the operator that launched it. A 
 
 from __future__ import annotations
 
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,11 +15,11 @@ from lumos.analyze.attribution import innermost, operators
 from lumos.graph.lists import grouped, numbered
 from lumos.graph.steps import steps
 from lumos.graph.table import DEVICE_KINDS, Kind
-from lumos.scripted.script import AWAITING, Slot
+from lumos.scripted.script import AWAITING, GivenTensor, Slot, type_name
 from lumos.segment.dimensions import shapes_of
 from lumos.trace.nesting import callers
 from lumos.trace.table import Category, unique
-from lumos.vocabulary import CollectiveKind, DType
+from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from lumos.cost.estimate import Float64
     from lumos.segment.dimensions import Shapes
     from lumos.trace.table import Int32, Int64, Job, Trace
-
-#: A tensor that an operator was given: its shape and the name of the type of its elements.
-GivenTensor = tuple[tuple[int, ...], str]
 
 
 class KindOfCall(NamedTuple):
@@ -50,11 +47,10 @@ class RecordedThread(NamedTuple):
 
 
 class RecordedExchange(NamedTuple):
-    """One collective or message: its kind, the bytes of this rank's input, and its time without waiting, ns. whole: no peer is missing, so
-    that it holds no waiting."""
+    """One collective or message. key: its kind, and the bytes of this rank's input. ns: its time without waiting. whole: no peer is
+    missing, so that it holds no waiting."""
 
-    kind: CollectiveKind
-    nbytes: int
+    key: tuple[CollectiveKind, int]
     ns: float
     whole: bool
 
@@ -162,8 +158,8 @@ class RecordedCosts:
         out = []
         for task, complete in zip(exchanges.tolist(), whole.tolist(), strict=True):
             i = self._fact_of.get(task)
-            kind, nbytes = (CollectiveKind.UNKNOWN, 0) if i is None else (facts.kinds[facts.kind[i]], int(facts.nbytes[i]))
-            out.append(RecordedExchange(kind, nbytes, float(graph.duration[task]), complete))
+            key = (CollectiveKind.UNKNOWN, 0) if i is None else (facts.kinds[facts.kind[i]], int(facts.nbytes[i]))
+            out.append(RecordedExchange(key, float(graph.duration[task]), complete))
         return out
 
 
@@ -202,10 +198,3 @@ def _given(shapes: Shapes) -> list[tuple[GivenTensor, ...]]:
         for operator in shapes.operators
     ]
     return [*known, ()]
-
-
-@cache
-def type_name(name: str) -> str:
-    """The name of a type of elements, one for each; "" where it is not known."""
-    known = DType.parse(name)
-    return "" if known is None else known.torch_name

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,13 +23,14 @@ from lumos.emulation.accelerators import ON_CPUS, emulated_device
 from lumos.emulation.device.host import HostClass, host_ns
 from lumos.emulation.device.issue import issued
 from lumos.emulation.device.kernels import Kernels
+from lumos.emulation.device.launch import tensors_of, width
 from lumos.emulation.device.ranks import all_ranks
 from lumos.emulation.peak import peak
 from lumos.emulation.run import Launched, first_rank, records
 from lumos.graph.table import Kind, Step
 from lumos.scripted.places import placed, step_bounds, step_holding
-from lumos.simulation.durations import with_durations
 from lumos.stages import stage
+from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,11 +41,14 @@ if TYPE_CHECKING:
     from lumos.emulation.device.program import DeviceProgram
     from lumos.emulation.device.ranks import Ranks
     from lumos.emulation.peak import Peak
-    from lumos.emulation.record import Process
-    from lumos.graph.table import Graph
+    from lumos.emulation.record import Operator, Process
     from lumos.scripted.command import Command
     from lumos.scripted.places import ScriptPlaces
     from lumos.trace.table import Int64
+    from lumos.vocabulary import CollectiveKind
+
+#: A tensor that an operator was given: its shape and the name of the type of its elements.
+GivenTensor = tuple[tuple[int, ...], str]
 
 #: Stretches of host time that lie before an operator.
 _BEFORE = (HostClass.ENGINE, HostClass.PYTHON, HostClass.QUIET_PYTHON)
@@ -52,6 +56,18 @@ _BEFORE = (HostClass.ENGINE, HostClass.PYTHON, HostClass.QUIET_PYTHON)
 
 #: Calls of the runtime that order work or wait for it, which cost the host the same whatever operator makes them.
 AWAITING = frozenset(("cudaEventRecord", "cudaStreamWaitEvent", "cudaEventSynchronize", "cudaStreamSynchronize", "cudaDeviceSynchronize"))
+
+
+def given(operator: Operator) -> tuple[GivenTensor, ...]:
+    """The tensors that an operator was given, as a recording says it."""
+    return tuple((tensor.shape, type_name(tensor.dtype)) for tensor in tensors_of(operator.inputs) if tensor.shape)
+
+
+@cache
+def type_name(name: str) -> str:
+    """The name of a type of elements, one for each; "" where it is not known."""
+    known = DType.parse(name)
+    return "" if known is None else known.torch_name
 
 
 class Slot(IntEnum):
@@ -89,6 +105,11 @@ class Kindred:
         return placed(self.process)
 
     @cached_property
+    def given(self) -> list[tuple[GivenTensor, ...]]:
+        """What each of its operators was given."""
+        return [given(operator) for operator in self.process.operators]
+
+    @cached_property
     def modelled(self) -> Float64:
         """The model's price of each operator or exchange, ns, float64[slots, operators or exchanges]."""
         size = max(len(self.process.operators), len(self.process.exchanges), 1)
@@ -96,6 +117,12 @@ class Kindred:
         known = self.parts.of >= 0
         np.add.at(out, (self.parts.slot[known], self.parts.of[known]), self.parts.ns[known])
         return out
+
+    def exchange_key(self, i: int) -> tuple[CollectiveKind, int]:
+        """The kind and the bytes of an exchange."""
+        exchange = self.process.exchanges[i]
+        elements = max(exchange.input_elements, exchange.kind.is_transfer * exchange.output_elements)
+        return exchange.kind, elements * width(exchange.dtype)
 
     @cached_property
     def exchanges(self) -> dict[int, list[int]]:
@@ -141,7 +168,7 @@ class Kindred:
 @dataclass(frozen=True, eq=False)
 class Script:
     """A command as emulated. kinds: the processes that ran. ranks: the job of all ranks, with the models' prices. peaks: the most memory
-    that each kind holds; empty on CPUs."""
+    that each kind holds."""
 
     command: Command
     cluster: Cluster
@@ -158,14 +185,10 @@ class Script:
         of_task = np.concatenate([self.kinds[kind].step + self.steps * rank for rank, kind in enumerate(self.ranks.of)])
         return assigned(graph, steps, of_task.astype(np.int32))
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """How many steps were emulated."""
         return len(step_bounds(self.kinds[0].process))
-
-    def priced(self, durations: Int64) -> Graph:
-        """The job's graph with other durations, int64 of all its tasks, ns."""
-        return with_durations(self.ranks.graph, durations)
 
 
 @stage("emulating the script")
@@ -197,8 +220,7 @@ def script(command: Command, processes: list[Process], cluster: Cluster) -> Scri
     host, kernels, pricer = host_ns(cluster.accelerator), Kernels(cluster.accelerator), Pricer(cluster, kernel_by_kernel())
     programs = [issued(process, kernels, host, cluster) for process in processes]
     kinds = tuple(_kindred(program, pricer) for program in programs)
-    peaks = () if on_host else tuple(map(peak, processes))
-    return Script(command, cluster, on_host, kinds, all_ranks(programs, pricer), peaks)
+    return Script(command, cluster, on_host, kinds, all_ranks(programs, pricer), tuple(map(peak, processes)))
 
 
 def _kindred(program: DeviceProgram, pricer: Pricer) -> Kindred:

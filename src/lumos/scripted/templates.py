@@ -1,7 +1,7 @@
 """Many changed scripts at once: a command with placeholders, and every combination of their values.
 
-A placeholder is a name in braces, "{mbs}". Each must have values, and each name with values must stand in the command. The commands are
-answered in processes of their own, as many at once as there are cores, and as fit into the memory that is free.
+A placeholder is a name in braces, "{mbs}". Each must have values, and each name with values must stand in the command. As many commands
+run at once as there are cores, and as fit into the memory that is free; or the workers of a Ray cluster answer.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 import re
 import resource
-import signal
 import sys
-from itertools import product
-from multiprocessing import connection, get_context
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from collections import deque
+from functools import partial
+from itertools import islice, product
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+from lumos.distribute import connected
 from lumos.errors import LumosError, UsageError
+from lumos.scripted.answer import Begun
 from lumos.scripted.command import parse
 
 if TYPE_CHECKING:
@@ -53,26 +56,30 @@ def parse_values(words: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 def filled(template: str | Sequence[str], values: Mapping[str, str]) -> str | list[str]:
     """A command with values in place of its placeholders."""
-    if isinstance(template, str):
-        return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), template)
-    return [_PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), str(word)) for word in template]
+    fill = partial(_PLACEHOLDER.sub, lambda match: values.get(match[1], match[0]))
+    return fill(template) if isinstance(template, str) else [fill(str(word)) for word in template]
 
 
 def evaluate_scripts(
-    base: Callable[[], Base], template: str | Sequence[str], values: Mapping[str, tuple[str, ...]]
-) -> tuple[ScriptCell, ...]:
-    """The cells of every combination. base: makes what they are compared with. Raises UsageError where placeholders and values differ."""
+    base: Callable[[], Base], template: str | Sequence[str], values: Mapping[str, tuple[str, ...]], *, on_ray: bool = False,
+    ray_address: str | None = None,
+) -> tuple[ScriptCell, ...]:  # fmt: skip
+    """The cells of every combination. base: makes what they are compared with. on_ray: each cell is a task of the Ray cluster at
+    `ray_address`, whose machines have the script and this folder. Raises UsageError where placeholders and values differ."""
     text = template if isinstance(template, str) else " ".join(map(str, template))
     named = set(_PLACEHOLDER.findall(text))
     if lacking := sorted(named ^ set(values)):
         what = "has no values" if lacking[0] in named else "is no placeholder of --after"
         raise UsageError(f"--grid: {lacking[0]} {what}; --after has {', '.join(sorted(named)) or 'none'}, for instance --mbs {{mbs}}")
     made, cells = base(), [dict(zip(values, combination, strict=True)) for combination in product(*values.values())]
-    return _beside_each_other(made, template, cells, at_once())
+    if not on_ray:
+        return _beside_each_other(made, template, cells, at_once())
+    with connected(ray_address) as workers:
+        return tuple(workers.map(_on_a_worker, workers.put((made, template, Path.cwd())), cells))
 
 
 def at_once() -> int:
-    """How many commands are answered at once: each may take as much memory as this process, or the largest that it started, has taken."""
+    """How many commands run at once: each may take as much memory as this process, or the largest that it started, has taken."""
     most = max(resource.getrusage(whose).ru_maxrss for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(1, min(os.cpu_count() or 1, free // (2 * most * (1 if sys.platform == "darwin" else 1024))))
@@ -81,41 +88,27 @@ def at_once() -> int:
 def _beside_each_other(
     base: Base, template: str | Sequence[str], cells: Sequence[dict[str, str]], most: int
 ) -> tuple[ScriptCell, ...]:
-    """The cells in their order, at most so many at once. Each process is a copy of this one, so that none makes the base again."""
-    forked, answered = get_context("fork"), dict[int, ScriptCell]()
-    waiting, running = [*range(len(cells))], dict[Any, tuple[int, Any]]()
+    """The cells in their order. The commands of so many run at once."""
+    begun, answered, waiting = deque[Begun](), list[ScriptCell](), iter(cells)
+    for values in cells:
+        begun.extend(_begin(base, template, ahead) for ahead in islice(waiting, most - len(begun)))
+        answered.append(_cell(base, begun.popleft(), values))
+    return tuple(answered)
+
+
+def _begin(base: Base, template: str | Sequence[str], values: dict[str, str]) -> Begun:
+    return Begun(lambda: base.run(parse(filled(template, values), "--after")))
+
+
+def _on_a_worker(shared: tuple[Base, str | Sequence[str], Path], values: dict[str, str]) -> ScriptCell:
+    base, template, folder = shared
+    os.chdir(folder)
+    return _cell(base, _begin(base, template, values), values)
+
+
+def _cell(base: Base, begun: Begun, values: dict[str, str]) -> ScriptCell:
     try:
-        while waiting or running:
-            while waiting and len(running) < most:
-                ours, theirs = forked.Pipe(duplex=False)
-                i = waiting.pop(0)
-                running[ours] = i, forked.Process(target=_answer_to, args=(theirs, base, template, cells[i]))
-                running[ours][1].start()
-                theirs.close()
-            for pipe in cast("list[Any]", connection.wait([*running])):
-                i, process = running.pop(pipe)
-                try:
-                    answered[i] = pipe.recv()
-                except EOFError:
-                    ended = "its process was ended before it had answered: see whether the machine's memory was full"
-                    answered[i] = ScriptCell(cells[i], None, refused=ended)
-                process.join()
-    finally:
-        for _, process in running.values():
-            process.terminate()
-            process.join()
-    return tuple(answered[i] for i in range(len(cells)))
-
-
-def _answer_to(end: Any, base: Base, template: str | Sequence[str], values: dict[str, str]) -> None:
-    """Answer for one cell, in a process of its own, which ends in order what it has started."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    end.send(_cell(base, template, values))
-
-
-def _cell(base: Base, template: str | Sequence[str], values: dict[str, str]) -> ScriptCell:
-    try:
-        outcome = base.answer(parse(filled(template, values), "--after")).outcome
+        outcome = base.answer(begun).outcome
     except LumosError as error:
         out_of_memory = "OutOfMemoryError" in str(error)
         return ScriptCell(values, None, fits=False if out_of_memory else None, refused=str(error))
