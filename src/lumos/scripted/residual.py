@@ -1,7 +1,7 @@
 """What a recording says of a model's prices: how many times as long its operators took, by their name.
 
 An operator that only the changed script has is priced by the model times this, of its own name where the recording has any, else of all
-work of its slot; the spread of the ratio is the interval.
+work of its slot; the spread of the ratio, over the calls of that name or over all names too, is the interval.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from lumos.scripted.script import Slot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from lumos.cost.estimate import Float64
     from lumos.scripted.script import Kindred
@@ -49,9 +49,14 @@ class Residuals:
                     model = np.repeat(kindred.modelled[slot, which], len(several))
                     pairs = np.stack([times[slot, which].ravel(), model], axis=1)
                     seen.setdefault((slot, name), []).append(pairs[~np.isnan(pairs[:, 0]) & (model > 0)])
-        self._ratios: Mapping[tuple[int, str], Residual] = {
+        self._ratios: dict[tuple[int, str], Residual] = {
             key: _ratio(pairs) for key, arrays in seen.items() if len(pairs := np.concatenate(arrays))
         }
+        for slot in Slot:  # what another name may take is told by how names differ, whatever their share of the time
+            by_name = [ratio.best for (of, name), ratio in self._ratios.items() if of == slot and name]
+            if len(by_name) > 1:
+                every, ends = self._ratios[slot, ""], np.quantile(by_name, (_LOW, _HIGH)).tolist()
+                self._ratios[slot, ""] = Residual(every.best, min(every.low, ends[0]), max(every.high, ends[1]))
 
     def columns(self, kindred: Kindred, slot: Slot) -> Float64:
         """The ratios of all operators, or exchanges, of a process: float64[3, n], best, low and high."""
