@@ -7,11 +7,14 @@ script, on its exact dependencies, stands for the recording.
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+
+import numpy as np
 
 from lumos.analyze.contents import memory_curves
 from lumos.analyze.loop.noise import NEAR, measured_step, noise_unknown, resolution, spread, step_times_of
+from lumos.analyze.loop.steady import Steady, steady, with_other_durations
 from lumos.analyze.loop.steps import members
 from lumos.analyze.trust import Trust, check_sound, grade, together
 from lumos.analyze.trust import trust as trust_in
@@ -24,29 +27,31 @@ from lumos.emulation.accelerators import ON_CPUS
 from lumos.emulation.record import MemoryKind
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Evidence
-from lumos.scripted.carry import MeasuredPrices
+from lumos.scripted.carry import MeasuredPrices, PriceSource
 from lumos.scripted.command import parse
 from lumos.scripted.match import match_script
 from lumos.scripted.origin import TaskOrigins, differing_steps, first_difference, gone
-from lumos.scripted.priced import at_prices
 from lumos.scripted.recorded import RecordedCosts
 from lumos.scripted.script import emulated, emulated_again
+from lumos.simulation.durations import with_durations
 from lumos.units import count, duration, size
 from lumos.vocabulary import Grade
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from lumos.analyze.loop.steps import StepTimes
     from lumos.emulation.peak import Peak
     from lumos.emulation.record import Process
     from lumos.graph.table import Graph
+    from lumos.scripted.carry import Carried, RankPrices
     from lumos.scripted.command import Command
     from lumos.scripted.match import Coverage, Lone
     from lumos.scripted.origin import Gone
-    from lumos.scripted.priced import PricedJob
-    from lumos.scripted.script import Script
-    from lumos.trace.table import Job
+    from lumos.scripted.script import Kindred, Script
+    from lumos.trace.table import Int64, Job
 
 #: The most steps that are emulated: those of a longer recording repeat themselves.
 MOST_STEPS = 8
@@ -301,3 +306,36 @@ def _with_memory(figures: Outcome, peaks: Iterable[Peak], scale: float) -> Outco
     )
     fits = scale * most.reserved_bytes <= most.room_bytes if most.room_bytes else None
     return replace(figures, memory=PeakMemory(parameters, gradients, optimizer, rest, whole, fits))
+
+
+@dataclass(frozen=True, eq=False)
+class PricedJob:
+    """loop: what the job takes. low_ns, high_ns: a step of it at the ends of the prices' intervals. scaled, modelled: bool by task of the
+    job, whether a part of its time was scaled, or more than half of it modelled. new: as in `Carried`."""
+
+    loop: Steady
+    low_ns: float
+    high_ns: float
+    scaled: NDArray[np.bool_]
+    modelled: NDArray[np.bool_]
+    new: list[Lone]
+
+
+def at_prices(script: Script, carried: Carried, calls: Mapping[str, float], *, repeat: bool | None) -> PricedJob:
+    """Simulate a job. calls: what calls that order work take, by name, ns. repeat: whether its steps are a loop."""
+    of_each = [_durations(kindred, prices, calls) for kindred, prices in carried.each]
+    best, low, high, scaled, modelled = (np.concatenate([of_each[i][column] for i in carried.of]) for column in range(5))
+    owners = replace(script.owners, graph=with_durations(script.ranks.graph, best))
+    loop = steady(owners, repeat=repeat)
+    ends = [
+        with_other_durations(loop, prices).step_time_ns if not np.array_equal(prices, best) else loop.step_time_ns
+        for prices in (low, high)
+    ]
+    return PricedJob(loop, min(*ends, loop.step_time_ns), max(*ends, loop.step_time_ns), scaled > 0, 2 * modelled > best, carried.new)
+
+
+def _durations(kindred: Kindred, prices: RankPrices, calls: Mapping[str, float]) -> Int64:
+    """What the tasks of a rank take at the best prices and at both ends, how much of it was scaled, and modelled: ns, int64[5, tasks]."""
+    ends = [kindred.durations(end, calls) for end in (prices.best, prices.low, prices.high)]
+    parts = (np.where(prices.source == source, prices.best, 0.0) for source in (PriceSource.SCALED, PriceSource.MODELLED))
+    return np.rint(np.stack([*ends, *(kindred.durations(part, None) for part in parts)])).astype(np.int64)
