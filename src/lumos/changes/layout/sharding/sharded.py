@@ -11,10 +11,10 @@ Of zero = 2 and 3 the replicas can share their states in sets of fewer than all 
 ranks of a set are neighbours, gather and scatter among themselves, and then add up their part of the gradients with the ranks of the other
 sets that have the same part, on a stream of its own, before the update.
 
-Exchanges take the time of the model of a collective over the stated or usual link, as much longer or shorter as the recorded exchanges
-take (`rates`). They take nothing from the work beside them, and the CPU
-as long as calling exchanges does in public traces (`placed`). The recorded exchanges that the other stage does not have, and the copies
-around them, take no time any more; those that both have stay as they were measured.
+Exchanges take the time of the model of a collective over the stated or usual link, as much longer or shorter as the recorded exchanges take
+(`rates`). They take nothing from the work beside them, and the CPU as long as calling exchanges does in public traces (`placed`). The
+recorded exchanges that the other stage does not have, and the copies around them, take no time any more, nor, at best, what the hooks of
+FSDP2 do on the CPU where it goes; those that both have stay as measured.
 
 Of a process that was recorded alone all exchanges are assumed. With zero = 1 or 0 those of gradients are added where the process becomes
 one of several (`replicated`).
@@ -23,6 +23,7 @@ one of several (`replicated`).
 from __future__ import annotations
 
 import heapq
+import re
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ from lumos.changes.layout.regroup import regroup
 from lumos.changes.layout.replicated import GradientBuckets, gradient_bytes, times_ready
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
 from lumos.changes.layout.sharding.gathers import Added, Sharing, gathers, units_of
+from lumos.changes.ranges import inside
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.operators.shaped import elements
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
     from lumos.segment.rank import RankRecording
     from lumos.trace.table import Int64, Job
 
+#: The ranges in which FSDP2 does what it does before and after the passes of a layer.
+_HOOKS = re.compile("FSDP::")
 #: What is assumed of each stage.
 _EXCHANGES = {
     0: "buckets of 25 MiB (DDP)",
@@ -98,10 +102,12 @@ def sharded(
     parameters = [parameters_of(layout, rank) for rank in recordings_of(layout.segmentation, shaped)]
     if stage == 1 or max(measured, stage) >= 2:
         _check_parameters(job, parameters, asked)
-    totals: list[dict[int, AddedTimes]] = []
+    graph, totals = layout.segmentation.graph, list[dict[int, AddedTimes]]()
+    hooks = np.flatnonzero(inside(graph, job, _HOOKS.match) & ~graph.on_device) if stage < 2 <= measured else np.empty(0, np.int64)
     for position, (exchanged, own) in enumerate(zip(exchanges, parameters, strict=True)):
         gone = _gone(exchanged, measured, stage)
         prices.multiply(_whole_units(layout, position, unique(gone, exchanged.sums) if new.sets == 1 else gone), GONE)
+        prices.multiply(hooks[graph.position_of_task[hooks] == position], Ratio(0.0, 0.0, 1.0))
         parts = largest_part(own, replicas), 1 / replicas
         share = _share(measured, old, parts), _share(stage, new, parts)
         prices.multiply(exchanged.updates, Ratio(share[1][0] / share[0][0], *sorted(b / a for a, b in zip(*share, strict=True))))
