@@ -104,7 +104,9 @@ def read_otherwise(answered: Answer, code: str, message: str, *steps_s: float) -
     moved = max((abs(step - answered.outcome.step_time_s) for step in steps_s), default=0.0) / (answered.base.step_time_s or 1.0)
     if moved <= NEGLIGIBLE:
         return answered, ()
-    return reaching(answered, *steps_s), (Evidence(code, message, Grade.LIMITED if moved > MOST_ERROR else Grade.SOUND),)
+    known = answered.base.step_time_high_s / (answered.base.step_time_s or 1.0)  # no reading is known better than the base
+    ends = (step * by for step in steps_s for by in (known, 1 / known))
+    return reaching(answered, *ends), (Evidence(code, message, Grade.LIMITED if moved > MOST_ERROR else Grade.SOUND),)
 
 
 def in_a_loop(graph: Graph, answered: Answer, repeated: Callable[[], float]) -> tuple[Evidence, ...]:
