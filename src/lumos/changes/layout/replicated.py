@@ -3,11 +3,11 @@ one of several, or replicas that shared their states.
 
 All of it is assumed: gradients have the sizes and types that autograd gathers, and are ready where it does so; where the trace does not
 show that, they are those of the weights that the multiplications read, and ready at the end of a layer. They are gathered into buckets in
-the order of the backward pass of the last microbatch; a bucket is exchanged as soon as it is full, one after the other on a stream of
-their own, beside the rest of the backward pass; what follows the backward pass waits for the last, after which its gradients are copied
-back, those of the buckets before while it is exchanged. The exchange takes the time of the model of an all-reduce over the stated or usual
-link, a copy that of the memory that it moves, and on the CPU that of an operator with one kernel. New replicas do the same work at the same
-time, and the exchange takes nothing from the work beside it.
+the order of the backward pass of the last microbatch; a bucket is exchanged as soon as it is full, one after the other on a stream of their
+own, beside the rest of the backward pass; what follows the backward pass waits for the last, after which its gradients are copied back,
+those of the buckets before while it is exchanged, and after it where their copies take longer. The exchange takes the time of the model of
+an all-reduce over the stated or usual link, a copy that of the memory that it moves, and on the CPU that of an operator with one kernel.
+New replicas do the same work at the same time, and the exchange takes nothing from the work beside it.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class GradientBuckets:
                 filling = filling[placed.source[filling] == bucket.task] if bucket.task >= 0 else filling
                 waiting = added_work(placed, step.end + 1)[:1] if step else filling[:0]
                 since = before_it.after if before_it is not None else -1
-                copies = _copies(placed, self.copies[position], step, since) if step else ()
+                copies = _copies(placed, self.copies[position], step, since, self.time(bucket.nbytes).best) if step else ()
                 if len(filling) or len(waiting):
                     name, after, before = "all_reduce of gradients (assumed)", tuple(filling[-1:].tolist()), tuple(waiting.tolist())
                     yield Addition(
@@ -240,20 +240,25 @@ class GradientBuckets:
                     )  # fmt: skip
 
 
-def _copies(placed: Placed, of_layer: Mapping[int, Extra], step: BackwardEnd, since: int) -> tuple[tuple[int, int], ...]:
-    """What copying the gradients of a backward pass into the buckets and back adds to tasks of the placed job: to the last ones of the
-    layer whose gradients they are, and for the way back to the last operator of the pass and to the first kernel after it. of_layer: what
-    copying the gradients of each layer takes. since: the instance behind which the last bucket begins: those before it are copied back
-    while it is exchanged."""
+def _copies(placed: Placed, of_layer: Mapping[int, Extra], step: BackwardEnd, since: int, exchange: int) -> tuple[tuple[int, int], ...]:
+    """What copying the gradients of a backward pass into the buckets and back adds to tasks of the placed job: to the last ones until the
+    layer's gradients are ready, where most of the pass runs, and for the way back to the last operator of the pass and to the first kernel
+    after it. of_layer: what copying the gradients of each layer takes. since: the instance behind which the last bucket begins: those
+    before it are copied back while it is exchanged, and after that where this takes longer than the exchange, ns."""
     of_instance, kind = placed.instance, placed.graph.kind
     out: list[tuple[int, int]] = []
-    back = Extra()
+    back, beside, lanes = Extra(), 0, {}
+    for of_kind in (Kind.OPERATOR, Kind.KERNEL):
+        tasks = np.flatnonzero(np.isin(of_instance, step.instances) & (kind == of_kind))
+        lane = placed.graph.processor[tasks]
+        lanes[of_kind] = tasks[lane == np.bincount(lane, minlength=1).argmax()]
     for instance, layers in step.ready.items():
         extra = sum((of_layer.get(layer, NOTHING) for layer in layers.elements()), NOTHING)
         back += extra if instance > since else Extra(cpu=extra.cpu)
-        tasks = np.flatnonzero(of_instance == instance)
-        for of_kind, ns in ((Kind.OPERATOR, extra.cpu), (Kind.KERNEL, extra.device)):
-            out += [(task, ns) for task in tasks[kind[tasks] == of_kind][-1:].tolist()]
+        beside += extra.device if instance <= since else 0
+        for tasks, ns in zip(lanes.values(), extra, strict=True):
+            out += [(task, ns) for task in tasks[of_instance[tasks] <= instance][-1:].tolist()]
     operators = np.flatnonzero((of_instance == step.end) & (kind == Kind.OPERATOR))[-1:]
     kernels = np.flatnonzero((of_instance == step.end + 1) & (kind == Kind.KERNEL))[:1]
-    return (*out, *((task, back.cpu) for task in operators.tolist()), *((task, back.device) for task in kernels.tolist()))
+    device = back.device + max(0, beside - exchange)
+    return (*out, *((task, back.cpu) for task in operators.tolist()), *((task, device) for task in kernels.tolist()))
