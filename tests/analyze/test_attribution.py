@@ -2,8 +2,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lumos.analyze.attribution import has_modules, innermost, modules, operators
+from lumos.analyze.attribution import has_modules, modules, operators
 from lumos.analyze.loop.steps import members
+from lumos.graph.places import innermost
 from lumos.trace.table import Category
 
 
@@ -27,10 +28,9 @@ def nested(draw):
         at = start
         while depth and end - at >= 2 and draw(st.booleans()):
             low = draw(st.integers(at, end - 1))
-            high = draw(st.integers(low + 1, end))
-            out.append((low, high))
-            fill(low, high, depth - 1)
-            at = high
+            at = draw(st.integers(low + 1, end))
+            out.append((low, at))
+            fill(low, at, depth - 1)
 
     fill(0, 60, 4)
     return draw(st.permutations(out))

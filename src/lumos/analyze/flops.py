@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.attribution import innermost
 from lumos.analyze.loop.steps import step_times
+from lumos.graph.places import innermost
 from lumos.graph.table import Kind
 from lumos.operators.shaped import operations, positions_first
 from lumos.operators.table import OperatorKind, kind_of, of_torch, only_calls

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.attribution import innermost
 from lumos.changes.answer import Answer, PeakMemory
+from lumos.graph.places import innermost
 from lumos.operators.shaped import elements, result_shapes
 from lumos.operators.table import Shape, axis_rule
 from lumos.segment.program import axes_of

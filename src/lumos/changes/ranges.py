@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.attribution import innermost
 from lumos.analyze.loop.spans import launches
 from lumos.graph.lists import list_of
+from lumos.graph.places import innermost
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.intervals import Union, union, within
 from lumos.trace.table import ABSENT, Category, Job, unique

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.attribution import innermost
+from lumos.graph.places import innermost
 from lumos.trace.nesting import callers
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int64, Trace
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.analyze.attribution import innermost
 from lumos.collect.window import MALLOC
 from lumos.errors import UsageError
 from lumos.graph.launches import device_work
 from lumos.graph.lists import list_of
+from lumos.graph.places import innermost
 from lumos.graph.table import Dependency, Graph, Kind, Step
 from lumos.proxy.arguments import TensorSpec, map_tensors, recorded_arguments
 from lumos.proxy.choose import keep

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.attribution import innermost, operators
+from lumos.analyze.attribution import operators
 from lumos.graph.lists import grouped, numbered
+from lumos.graph.places import innermost
 from lumos.graph.steps import steps
 from lumos.graph.table import DEVICE_KINDS, Kind
 from lumos.scripted.script import AWAITING, GivenTensor, Slot, type_name

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.attribution import innermost
 from lumos.graph.kernel_names import KernelClass, kernel_class
+from lumos.graph.places import innermost
 from lumos.operators.shaped import ShapedOperator, factors
 from lumos.trace.once import once_a_trace
 from lumos.trace.table import Category, Int64, Trace, unique

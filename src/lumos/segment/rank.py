@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.attribution import innermost
 from lumos.graph.lists import equal_rows
+from lumos.graph.places import innermost
 from lumos.graph.table import Kind
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.sizes import sizes

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.lists import numbered
+from lumos.graph.places import innermost
 from lumos.graph.steps import is_step_mark
 from lumos.trace.autograd import autograd_numbers
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int32, Int64, Trace, unique
@@ -116,8 +117,6 @@ def _kernels(trace: Trace) -> Units:
 
 def _around(trace: Trace, rows: Int64, pattern: re.Pattern[str], *categories: Category) -> Int64:
     """The innermost row of the categories, with a name that matches the pattern, around each of `rows`; -1 none."""
-    from lumos.analyze.attribution import innermost
-
     candidates = np.flatnonzero(trace.is_any(*categories) & trace.named(pattern.match))
     return innermost(trace, candidates, rows)
 
@@ -215,8 +214,6 @@ def numbers_inside(trace: Trace, rank_units: Units) -> tuple[Int64, Int32]:
     column = trace.args.get("Sequence number")
     if column is None or rank_units.from_kernels:
         return np.empty(0, np.int64), np.empty(0, np.int32)
-    from lumos.analyze.attribution import innermost
-
     rows = column.rows.astype(np.int64)[(column.values >= 0) & trace.is_any(Category.OPERATOR)[column.rows]]
     forward = np.flatnonzero((rank_units.phase == Phase.FORWARD) | (rank_units.phase == Phase.RECOMPUTE))
     unit_of_row = np.full(len(trace), -1, np.int32)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.attribution import innermost
 from lumos.analyze.flops import counted_operators
 from lumos.analyze.loop.noise import FEW_STEPS
 from lumos.analyze.loop.steps import members
 from lumos.cost.traffic import traffic
+from lumos.graph.places import innermost
 from lumos.graph.table import Evidence
 from lumos.operators.shaped import type_of
 from lumos.segment.dimensions import shapes_of

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.attribution import innermost
 from lumos.changes.layout.measured_layout import Extra
 from lumos.changes.layout.placed import Launching
 from lumos.cost.memory_bound_model import moved
+from lumos.graph.places import innermost
 from lumos.graph.table import Kind
 from lumos.operators.shaped import elements
 from lumos.segment.dimensions import shapes_of

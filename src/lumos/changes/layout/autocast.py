@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.attribution import innermost
 from lumos.changes.layout.accumulate import operator_ns
 from lumos.changes.layout.measured_layout import NOTHING, Extra, as_before, rewriting
 from lumos.changes.layout.rescale import holding
 from lumos.cost.memory_bound_model import moved
 from lumos.graph.lists import equal_rows
+from lumos.graph.places import innermost
 from lumos.operators.calls import BACKWARD_NODE, GATHERS, nodes_around
 from lumos.operators.inference import given_number
 from lumos.operators.shaped import elements, has_rate, is_attention, type_of

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.attribution import innermost
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.changes.layout.autocast import autocast
 from lumos.changes.layout.measured_layout import rewriting
@@ -31,6 +30,7 @@ from lumos.changes.layout.regroup import regroup
 from lumos.changes.layout.rescale import BYTES_INTERVAL, KERNEL_FLOOR, holding
 from lumos.changes.settings import SETTINGS, Way
 from lumos.errors import LumosError
+from lumos.graph.places import innermost
 from lumos.graph.table import Kind
 from lumos.operators.kernel_formats import rounds_to_tf32
 from lumos.operators.shaped import has_rate, type_of

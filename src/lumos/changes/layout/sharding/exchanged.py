@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.attribution import innermost
 from lumos.changes.layout.activations import gathered, of_stream
 from lumos.changes.layout.regroup import recorded_exchange
+from lumos.graph.places import innermost
 from lumos.graph.table import Kind
 from lumos.segment.rank import recordings_of
 from lumos.trace.table import ABSENT, Category, excluding, unique
