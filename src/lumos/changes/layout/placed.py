@@ -280,6 +280,12 @@ def that_compute(graph: Graph, tasks: Int64) -> Int64:
     return np.asarray(tasks[graph.on_device[tasks] == bool(graph.on_device.any())])
 
 
+def on_busiest(graph: Graph, tasks: Int64) -> Int64:
+    """Those of the tasks on the processor that has most of them, in order."""
+    processor = graph.processor[tasks]
+    return np.asarray(tasks[processor == np.bincount(processor, minlength=1).argmax()])
+
+
 def added_work(placed: Placed, instance: int) -> Int64:
     """The tasks of an instance that compute, in order."""
     return that_compute(placed.graph, np.flatnonzero(placed.instance == instance))

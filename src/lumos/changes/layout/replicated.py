@@ -23,7 +23,7 @@ import numpy as np
 from lumos.changes.layout.accumulate import accumulation
 from lumos.changes.layout.measured_layout import NOTHING, Extra, by_repetition
 from lumos.changes.layout.parallel.split import stream_width
-from lumos.changes.layout.placed import SPREAD, Addition, added_work, that_compute, times_of
+from lumos.changes.layout.placed import SPREAD, Addition, added_work, on_busiest, that_compute, times_of
 from lumos.changes.layout.rates import unrecorded
 from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
@@ -247,16 +247,13 @@ def _copies(placed: Placed, of_layer: Mapping[int, Extra], step: BackwardEnd, si
     before it are copied back while it is exchanged, and after that where this takes longer than the exchange, ns."""
     of_instance, kind = placed.instance, placed.graph.kind
     out: list[tuple[int, int]] = []
-    back, beside, lanes = Extra(), 0, {}
-    for of_kind in (Kind.OPERATOR, Kind.KERNEL):
-        tasks = np.flatnonzero(np.isin(of_instance, step.instances) & (kind == of_kind))
-        lane = placed.graph.processor[tasks]
-        lanes[of_kind] = tasks[lane == np.bincount(lane, minlength=1).argmax()]
+    back, beside, in_pass = Extra(), 0, np.isin(of_instance, step.instances)
+    lanes = [on_busiest(placed.graph, np.flatnonzero(in_pass & (kind == of_kind))) for of_kind in (Kind.OPERATOR, Kind.KERNEL)]
     for instance, layers in step.ready.items():
         extra = sum((of_layer.get(layer, NOTHING) for layer in layers.elements()), NOTHING)
         back += extra if instance > since else Extra(cpu=extra.cpu)
         beside += extra.device if instance <= since else 0
-        for tasks, ns in zip(lanes.values(), extra, strict=True):
+        for tasks, ns in zip(lanes, extra, strict=True):
             out += [(task, ns) for task in tasks[of_instance[tasks] <= instance][-1:].tolist()]
     operators = np.flatnonzero((of_instance == step.end) & (kind == Kind.OPERATOR))[-1:]
     kernels = np.flatnonzero((of_instance == step.end + 1) & (kind == Kind.KERNEL))[:1]

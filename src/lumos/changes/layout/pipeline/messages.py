@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.steps import members
-from lumos.changes.layout.placed import AddedTimes, Addition
+from lumos.changes.layout.placed import AddedTimes, Addition, on_busiest
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 
@@ -73,7 +73,6 @@ def _ends(placed: Placed, runs: Sequence[PassRun]) -> list[tuple[int, int]]:
         mine = slice(int(np.searchsorted(instance, run.first, "left")), int(np.searchsorted(instance, run.last, "right")))
         if mine.start == mine.stop:
             raise LumosError("--set pp: a pass of the recording has no work on its device, so its stages cannot be told")
-        own = works[mine][thread[mine] == np.bincount(thread[mine]).argmax()]
-        own = own[graph.processor[own] == np.bincount(graph.processor[own]).argmax()]
+        own = on_busiest(graph, works[mine][thread[mine] == np.bincount(thread[mine]).argmax()])
         out.append((int(own[0]), int(own[-1])))
     return out

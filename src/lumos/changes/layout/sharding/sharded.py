@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.changes.layout.placed import AddedTimes, Addition
+from lumos.changes.layout.placed import AddedTimes, Addition, on_busiest
 from lumos.changes.layout.prices import GONE, Ratio
 from lumos.changes.layout.regroup import regroup
 from lumos.changes.layout.replicated import GradientBuckets, gradient_bytes, times_ready
@@ -296,12 +296,10 @@ def sent(updates: Sequence[Int64], times: Sequence[AddedTimes], placed: Placed) 
 
 def _ends(placed: Placed, updates: Int64) -> list[tuple[int, tuple[int, ...]]]:
     """The last update of every step on the stream that has most of them, and the task behind it there, if there is one."""
-    tasks = np.flatnonzero(np.isin(placed.source, updates))
+    tasks, out = on_busiest(placed.graph, np.flatnonzero(np.isin(placed.source, updates))), list[tuple[int, tuple[int, ...]]]()
     if not len(tasks):
-        return []
-    stream = int(np.bincount(placed.graph.processor[tasks]).argmax())
-    all_of_stream = np.flatnonzero(placed.graph.processor == stream)
-    tasks, out = tasks[placed.graph.processor[tasks] == stream], []
+        return out
+    all_of_stream = np.flatnonzero(placed.graph.processor == placed.graph.processor[tasks[0]])
     for step in unique(placed.owners.step[tasks]).tolist():
         last = int(tasks[placed.owners.step[tasks] == step][-1])
         behind = all_of_stream[np.searchsorted(all_of_stream, last, "right") :][:1]
