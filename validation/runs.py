@@ -396,7 +396,7 @@ def _plot(scored: Sequence[Scored]) -> str:
         lines.append(f"{cells}  {source}")
     scale = "< -30 %, -30, -20, -10, -5, 0, +5, +10, +20, > +30 %"
     body = "\n".join(lines)
-    return f"Errors by source, from {scale} (`lumos validate … --plot runs.html` draws every row):\n\n```text\n{body}\n```"
+    return f"Errors by source, from {scale}:\n\n```text\n{body}\n```"
 
 
 def _at_most(value: float | None, most: float) -> str:

@@ -52,16 +52,15 @@ def test_a_search_without_a_timed_plan_says_so(lumos, stopped_search):
         ("report", "{trace}", "-o", "{new}/report.html"),
         ("chakra", "export", "{trace}", "-o", "{new}/set"),
         ("predict", *SMALL, "--kineto", "{new}/set"),
-        ("validate", "{table}", "--plot", "{new}/plot.html"),
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_what_is_interrupted_at_the_last_moment_leaves_nothing(lumos, trace, table, monkeypatch, tmp_path, arguments):
+def test_what_is_interrupted_at_the_last_moment_leaves_nothing(lumos, trace, monkeypatch, tmp_path, arguments):
     new = tmp_path / "new"
     new.mkdir()
     for name in ("replace", "rename"):
         monkeypatch.setattr(pathlib.Path, name, stop)
-    done = lumos(*(argument.format(trace=trace(), table=table, new=new) for argument in arguments))
+    done = lumos(*(argument.format(trace=trace(), new=new) for argument in arguments))
     assert (done.status, done.out) == (INTERRUPTED, "") and "no output is left half-written" in done.err
     assert list(new.iterdir()) == []
 
@@ -77,19 +76,6 @@ def test_another_signal_ends_a_command_as_orderly(lumos, monkeypatch, tmp_path, 
         signal.signal(told, before)
     assert done.status == status and "no output is left half-written" in done.err
     assert list((tmp_path / "new").iterdir()) == []
-
-
-@pytest.fixture
-def table(tmp_path):
-    """A table with one run."""
-    path = tmp_path / "runs.csv"
-    run = {
-        "id": "1", "source": "ours", "model": "Llama3 8B", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336,
-        "vocab": 128256, "seq_len": 4096, "precision": "BF16", "gpu": "H100", "n_gpus": 8, "gpus_per_node": 8, "tp": 2, "pp": 1, "dp": 4,
-        "micro_batch": 1, "global_batch": 64, "step_time_s": 5.0, "framework": "Megatron-Core",
-    }  # fmt: skip
-    path.write_text(",".join(run) + "\n" + ",".join(map(str, run.values())) + "\n")
-    return path
 
 
 def started(*arguments, ready):

@@ -63,7 +63,6 @@ def predict(
 
 def validate(
     tables: Annotated[list[str], typer.Argument(metavar="FILE.csv...", help="Tables of measured runs.", show_default=False)],
-    plot: Annotated[str | None, typer.Option(metavar="FILE.html", help="Draw measured against predicted.")] = None,
     json: Json = False,
 ) -> None:
     """Predict every row of tables of measured runs, and score the predictions.
@@ -71,20 +70,13 @@ def validate(
     The exit status is 1 where no row could be scored.
     """
     from lumos.errors import LumosError
-    from lumos.output_files import check_outputs, check_places
     from lumos.prediction.validate import explained
     from lumos.prediction.validate import validate as validated
     from lumos.reports.text.validate import print_validation
 
-    check_outputs([plot], tables)
-    check_places(plot)
     clock = Clock()
     scores = validated(*tables, progress=progress("predicting", "rows"))
     result = {**scores.to_dict(), "seconds_s": clock.lap()}
-    if plot is not None:
-        from lumos.reports.page.validation_plot import write_plot
-
-        write_plot(plot, scores.rows)
     answer(result, json, lambda out, figures: print_validation(out, scores.rows, figures, explained(scores.rows, WORST)))
     if not result["scored"]:
         raise LumosError(f"{', '.join(tables)}: no row could be scored; each says above why it was skipped")
