@@ -59,6 +59,7 @@ OTHERWISE = {
     "gpt_neo": "its attention sees every token in half of the layers only (attention_types)",
     "doge": "its attention masks what it computes", "moshi": "it predicts streams of audio", "git": "it sees images",
     "bert-generation": "it is an encoder, whose attention sees what comes later",
+    "lfm2": "most of its layers are convolutions", "minimax_m3_vl_text": "most of its layers attend to blocks that an index selects",
 }  # fmt: skip
 
 
@@ -145,11 +146,12 @@ def found_architecture(built: Built) -> Architecture:
         "qk_norm": any(word in key for key, _ in parameters for word in ("q_norm", "query_layernorm", "q_layernorm", "query_norm")),
         "squared_relu": config.get("hidden_act") in ("relu2", "relu_squared"),
     }
+    mixture = any(config.get(name) for name in ("num_experts", *KEY_NAMES["num_experts"]))
     keys, defaults = KEYS.get(kind, {}), {**_defaults(config), **DEFAULTS.get(kind, {})}
     for gated in (True, False):
         plain = {"rms", "rope", False}  # what `lumos.model.Model` has unless it is told
         own = {key: value for key, value in {"gated": gated, **style}.items() if value not in plain}
-        known = Architecture(own, defaults, keys, APART.get(kind, ""))
+        known = Architecture(own, defaults, keys, APART.get(kind, ""), mixture)
         try:
             model = read_as(config, known, kind, kind).model
         except LumosError:  # sizes that this reading needs are not there

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Other names of the keys that are read.
 KEY_NAMES = {
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
-    "hidden_size": ("n_embd", "d_model"),
+    "hidden_size": ("n_embd", "n_embed", "d_model"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads"),
     "num_key_value_heads": ("num_kv_heads",),
     "head_dim": ("attention_head_dim",),
@@ -70,7 +70,7 @@ _SIZES = (
 )  # fmt: skip
 _FLAGS = (
     "attention_bias", "mlp_bias", "qk_norm", "no_bias", "learned_pos_emb", "multi_query", "new_decoder_architecture", "alibi",
-    "tie_word_embeddings", "use_sliding_window", "is_encoder_decoder", "add_cross_attention",
+    "tie_word_embeddings", "use_sliding_window", "is_encoder_decoder", "add_cross_attention", "is_causal", "use_bidirectional_attention",
 )  # fmt: skip
 _OTHERS: dict[str, Any] = {
     "model_type": str, "_name_or_path": str, "topk_method": str, "attn_config": dict[str, Any], "mlp_only_layers": list[int],
@@ -126,6 +126,9 @@ def read_config(path: Path) -> ReadModel:
 
 def from_config(table: object, source: str) -> ReadModel:
     """The model that a configuration's keys describe. source: where they come from, for error messages."""
+    said = table.get("model_type") if isinstance(table, dict) else None
+    if isinstance(said, str) and said in _file().refused:  # its keys may have types of their own
+        architecture(said, source)
     stated = _typed(table, {}, source)
     _refuse_other_layers(stated, source)
     kind, notes = stated.get("model_type") or _said_by_class(stated), []
@@ -152,7 +155,14 @@ def read_as(table: object, known: Architecture, kind: str, source: str) -> ReadM
     named = [name for name in given.get("architectures") or () if _plain(name) != _plain(kind.removesuffix("_text"))]
     if named:
         notes.append(Diagnostic("differs", f"architectures: {', '.join(named)}: it is priced as {kind} with a head of its vocabulary"))
+    if model.experts is not None and not known.experts:
+        has = _spelt(raw, known.keys)["num_experts"]
+        raise LumosError(f"{source}: {has} = {model.experts.count}, but {kind} has no experts; correct model_type, or take {has} out")
     if unread := _unread(raw, known):
+        lacking = {name for key in READ_KEYS for name in (key, *KEY_NAMES.get(key, ())) if not given.get(key)}
+        for key in unread:
+            if near := get_close_matches(key, lacking, 1, 0.9):
+                raise LumosError(f"{source}: {key} = {raw[key]!r} is not read; is {near[0]} meant? Correct the name, or take the key out")
         notes.append(Diagnostic("unread-fields", f"{source}: not read: {', '.join(unread)}; what they change is not in the prediction"))
     return ReadModel(model, tuple(notes), _window(given, model))
 
@@ -200,7 +210,7 @@ def _model(table: Mapping[str, Any], known: Architecture, kind: str, source: str
         style["positions"] = "none"
     single = table.get("multi_query") and not table.get("new_decoder_architecture")
     try:
-        return Model(
+        model = Model(
             name=str(table.get("_name_or_path") or kind),
             layers=_size(table, "num_hidden_layers", source),
             hidden=hidden,
@@ -220,6 +230,10 @@ def _model(table: Mapping[str, Any], known: Architecture, kind: str, source: str
         )
     except LumosError as error:
         raise LumosError(f"{source}: {error}") from error
+    if experts and not model.mixture_layers:
+        dense = f"{experts.first_dense} of {model.layers} layers come without, and behind them one of {experts.every} has them"
+        raise LumosError(f"{source}: it states {experts.count} experts and no layer that has them ({dense}); correct that")
+    return model
 
 
 def _typed(table: object, keys: Mapping[str, str], source: str) -> Mapping[str, Any]:
@@ -251,9 +265,13 @@ def _refuse_other_layers(table: Mapping[str, Any], source: str) -> None:
     for key in ("layer_types", "mlp_layer_types"):
         if 0 < len(table.get(key) or ()) < layers:
             raise LumosError(f"{source}: {key} has {len(table[key])} of {layers} layers (num_hidden_layers); it must say what each is")
-    for key in ("is_encoder_decoder", "add_cross_attention"):
-        if table.get(key):
-            raise LumosError(f"{source}: {key} is true: attention between two sequences cannot be priced, only decoders that see their own")
+    later, between = "attention that sees what comes later", "attention between two sequences"
+    for key, value, what in (
+        ("is_encoder_decoder", True, between), ("add_cross_attention", True, between),
+        ("is_causal", False, later), ("use_bidirectional_attention", True, later),
+    ):  # fmt: skip
+        if table.get(key) is value:
+            raise LumosError(f"{source}: {key} is {str(value).lower()}: {what} cannot be priced, only decoders that see their own")
 
 
 def _window(table: Mapping[str, Any], model: Model) -> TokenWindow | None:
@@ -324,13 +342,15 @@ class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     style: fields of `lumos.model.Model` that no key of a `config.json` states (gated, norm, positions, …), where they differ from its
     defaults. defaults: values of keys that a `config.json` may leave out. keys: other names of keys, for types that use a usual name for
-    something else. apart: what a layer does besides what is priced, in words; empty where there is nothing.
+    something else. apart: what a layer does besides what is priced, in words; empty where there is nothing. experts: whether some of its
+    layers have routed experts.
     """
 
     style: dict[str, bool | str] = {}
     defaults: dict[str, Any] = {}
     keys: dict[str, str] = {}
     apart: str = ""
+    experts: bool = False
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
