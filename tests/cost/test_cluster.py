@@ -34,10 +34,18 @@ def test_every_number_of_a_shipped_cluster_has_a_source(name: str) -> None:
         ("GB300 NVL72", "gb300"),
         ("H200 (p5en.48xlarge)", "h200"),
         ("B200-SXM", "b200"),
+        ("H100 (PCIe)", "h100-pcie"),
+        ("A100 (40GB)", "a100-40gb"),
     ],
 )
 def test_spellings_of_published_tables_are_understood(spelling: str, name: str) -> None:
     assert load_cluster(spelling).name == name
+
+
+@pytest.mark.parametrize("name", ["GB200 NVL36", "H100 40GB", "H200 PCIe", "A100 PCIe 40GB", "V100-SXM2-16GB", "H100 OAM", "h100 (4 nics)"])
+def test_a_name_that_says_otherwise_than_the_cluster_is_refused(name: str) -> None:
+    with pytest.raises(LumosError, match=r"is not known; nearest: .* GB, \d+ a node\)"):
+        load_cluster(name)
 
 
 def test_a_user_file_states_only_what_differs(tmp_path: Path) -> None:

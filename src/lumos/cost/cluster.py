@@ -256,20 +256,40 @@ def load_cluster(name: str | os.PathLike[str]) -> Cluster:
     known = _spellings()
     if key in known:
         return _shipped(known[key])
-    candidates = [s for s in known if key.startswith(s + "-") and all(map(_FORM.fullmatch, key[len(s) + 1 :].split("-")))]
-    if candidates:  # "h100-sxm5-80gb-hbm3" and the like: the longest known name before words of form and memory
-        return _shipped(known[max(candidates, key=len)])
-    near = difflib.get_close_matches(key, known, 1)
-    hint = f"; nearest: {known[near[0]]}" if near else ""
+    # "h100-sxm5-80gb-hbm3" and the like: the longest known name before words of form and memory that are true of it
+    alike = [s for s in known if key.startswith(s + "-") and all(_has(_shipped(known[s]), word) for word in key[len(s) + 1 :].split("-"))]
+    if alike:
+        return _shipped(known[max(alike, key=len)])
+    near = [_shipped(known[spelling]) for spelling in difflib.get_close_matches(key, known, 1)]
+    hint = "".join(f"; nearest: {c.name} ({(c.accelerator.memory_bytes or 0) / 1e9:.0f} GB, {c.node.devices} a node)" for c in near)
     raise LumosError(f"cluster {name!r} is not known{hint}; valid: {', '.join(cluster_names())}, or the path of a .toml file")
 
 
-#: A word of a product's name that says in which form it is sold, and with how much memory of which kind.
-_FORM = re.compile(r"sxm\d?|pcie|nvl\d*|oam|[0-9]+gb|hbm\d?e?|gpu|accelerator")
+#: Words of a product's name that say in which form it is sold, and with how much memory of which kind.
+_FORM = re.compile(r"(sxm)\d?|(pcie)|nvl(\d+)|(oam)|(\d+)gb|hbm\d?e?|gpu|accelerator")
+#: How far the memory that a name states may be from what a cluster's file does: some state what is left where errors are corrected.
+_SAME_SIZE = 0.12
+
+
+def _has(cluster: Cluster, word: str) -> bool:
+    """Whether it is a word of form, and true of the cluster."""
+    form, node = _FORM.fullmatch(word), cluster.node
+    if form is None:
+        return False
+    sxm, pcie, rack, oam, size = form.groups()
+    if size and abs(float(size) * 1e9 / (cluster.accelerator.memory_bytes or 1.0) - 1) > _SAME_SIZE:
+        return False
+    if (rack and int(rack) != node.devices) or (node.topology != "pcie" if pcie else sxm and node.topology == "pcie"):
+        return False
+    return not (sxm or oam) or (cluster.accelerator.vendor == "NVIDIA") == bool(sxm)
 
 
 def _plain(name: str) -> str:
-    lower = re.sub(r"\s*\(.*\)$", "", name.lower()).replace("_", "-").replace(" ", "-")  # without the name of a machine around it
+    lower = name.lower()
+    machine = re.fullmatch(r"(.*\S)\s*\(([a-z][^\s,()]*)\)", lower)  # the name of a machine around it
+    if machine and not _FORM.fullmatch(machine.group(2)):
+        lower = machine.group(1)
+    lower = re.sub(r"[\s_(),]+", "-", lower).strip("-")
     for word in ("nvidia-", "amd-", "tesla-", "instinct-", "dgx-", "hgx-"):
         lower = lower.removeprefix(word)
     return lower
