@@ -38,6 +38,25 @@ def test_what_the_measured_steps_do_not_show_stays_open(tmp_path):
     assert {u.code for u in found.unknowns} == {"unknown-network"}
 
 
+def test_rows_say_what_differs_from_the_question_and_nothing_else(tmp_path):
+    """A framework that is not named is that of the question, with its switches; id and source may be left out."""
+    asked = {**JOB, "switches": {"attention": "unfused"}}
+    plain = lumos.predict(**asked)
+    mine = {key: value for key, value in OWN.items() if key != "framework"} | {"tp": "2", "step_time_s": str(plain.time.time_s)}
+    table = tmp_path / "own.csv"
+    table.write_text("\n".join(",".join(part) for part in (mine, mine.values())))
+    found = lumos.predict(**asked, measured=table)
+    assert found.time.time_s == pytest.approx(plain.time.time_s, rel=0.02)
+    table.write_text(table.read_text().replace("tp,", "tps,"))
+    with pytest.raises(LumosError, match=r"own\.csv: line 1: column 'tps' is not read; is tp meant\?"):
+        lumos.predict(**asked, measured=table)
+
+
+def test_steps_that_no_device_can_run_are_refused(tmp_path):
+    with pytest.raises(LumosError, match=r"its devices reach [\d,]+% of their peak"):
+        lumos.predict(**JOB, measured=write(tmp_path / "own.csv", [row(**OWN, tp="2", step_time_s="0.001")]))
+
+
 def scored(ratios) -> list[Scored]:
     return [Scored(str(i), "own", {}, ratio, PredictedStep(1.0, 0.9, 1.1)) for i, ratio in enumerate(ratios)]
 

@@ -146,7 +146,7 @@ def framework_profile(name: str) -> Framework:
     known = profiles()
     if name in known:
         return known[name]
-    raise UsageError(f"framework {name!r} is not known{nearest(name, known)}; valid: {', '.join(known)}")
+    raise UsageError(f"framework {name!r} is not known{nearest(name, known)}; valid: {', '.join(known)}, the last for any other")
 
 
 def framework_schedules(name: str) -> tuple[Schedule, ...]:

@@ -19,7 +19,7 @@ from lumos.prediction.step_time import PredictedStep
 from lumos.prediction.validate import Scored, read_tables, score
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from lumos.plan.job import PlannedJob
     from lumos.prediction.predict import Prediction
@@ -64,6 +64,9 @@ def at_level(p: Prediction, level: StepLevel) -> Prediction:
     """The prediction at the level of measured steps. Its parts keep their shares of the step."""
     time = level.applied(p.time, p.unknowns)
     longer = time.time_s / p.time.time_s
+    if p.model_flops_utilization > longer:
+        reached = p.model_flops_utilization / longer
+        raise LumosError(f"the measured steps make this step so short that its devices reach {reached:.0%} of their peak; correct them")
     return replace(
         p,
         time=time,
@@ -75,10 +78,13 @@ def at_level(p: Prediction, level: StepLevel) -> Prediction:
     )
 
 
-def level_of_tables(paths: Sequence[str], job: PlannedJob) -> StepLevel:
-    """The level that tables of measured steps, with the columns of `lumos.prediction.validate`, give predictions of `job`. Rows of another
-    accelerator or profile have a level of their own and are left out. Raises LumosError where no row is left."""
-    return level_of([_of_the_kind(s, job) for s in score(read_tables(paths))], ", ".join(paths))
+def level_of_tables(paths: Sequence[str], job: PlannedJob, switches: Mapping[str, str]) -> StepLevel:
+    """The level that tables of measured steps, with the columns of `lumos.prediction.validate`, give predictions of `job`, whose framework
+    ran where a row names none, with the `switches` that it was given. Rows of another accelerator or profile have a level of their own and
+    are left out. Raises LumosError where no row is left."""
+    given = {"framework": job.framework.name, "switches": ";".join(f"{key}={value}" for key, value in switches.items())}
+    rows = [{**row, **{key: row.get(key) or value for key, value in given.items()}} for row in read_tables(paths)]
+    return level_of([_of_the_kind(s, job) for s in score(rows)], ", ".join(paths))
 
 
 def _of_the_kind(s: Scored, job: PlannedJob) -> Scored:

@@ -131,9 +131,8 @@ def predict_job(job: PlannedJob, pricer: Pricer | None = None, coarse: bool | No
     layout = layout_of(job)
     notes = list(job.assumed)
     if job.plan.schedule in UNPROVED_SCHEDULES:
-        what = UNPROVED_SCHEDULES[job.plan.schedule]
-        message = f"no measured run of the {job.plan.schedule} schedule was at hand: {what}"
-        notes.append(Diagnostic("schedule-unproved", message))
+        missing = f"no measured run of the {job.plan.schedule} schedule was at hand"
+        notes.append(Diagnostic("schedule-unproved", f"{missing}: {UNPROVED_SCHEDULES[job.plan.schedule]}"))
     notes += _of_sharded_gradients(job)
     if coarse is None:
         coarse = task_count(layout) > FINE_TASKS
@@ -145,12 +144,8 @@ def predict_job(job: PlannedJob, pricer: Pricer | None = None, coarse: bool | No
     path = max(critical_paths(timeline), key=lambda p: p.duration_ns)
     memory = peak_memory(job)
     if not memory.fits:
-        notes.append(
-            Diagnostic(
-                "out-of-memory",
-                f"stage {memory.stage} needs {memory.peak_bytes / 1e9:.1f} GB of {(job.cluster.accelerator.usable_bytes or 0) / 1e9:.0f}",
-            )
-        )
+        room = (job.cluster.accelerator.usable_bytes or 0) / 1e9
+        notes.append(Diagnostic("out-of-memory", f"stage {memory.stage} needs {memory.peak_bytes / 1e9:.1f} GB of {room:.0f}"))
     notes += assembled.graph.diagnostics
     plan = job.plan
     peak = job.cluster.accelerator.peak(plan.precision)
@@ -194,16 +189,14 @@ def breakdown_of(timeline: Timeline, assembled: Assembled) -> dict[str, float]:
     whole = float(timeline.end.max() - timeline.start.min())
     exposed, overlapped, communication = (parts[:, i].mean() for i in range(3))
     shown, covered = assembled.inside.sum(axis=0) / len(parts)
-    other = whole - exposed - overlapped - communication
     bare = exposed / max(exposed + overlapped, 1.0)  # share of the blocks' time during which no other communication runs
-    values = (
-        exposed - bare * (shown + covered),
-        overlapped - (1 - bare) * shown + bare * covered,
-        communication + shown,
-        other,
-    )
-    keys = ("exposed_compute_s", "overlapped_s", "exposed_communication_s", "other_s")
-    return {key: float(value) * 1e-9 for key, value in zip(keys, values, strict=True)}
+    values = {
+        "exposed_compute_s": exposed - bare * (shown + covered),
+        "overlapped_s": overlapped - (1 - bare) * shown + bare * covered,
+        "exposed_communication_s": communication + shown,
+        "other_s": whole - exposed - overlapped - communication,
+    }
+    return {key: float(value) * 1e-9 for key, value in values.items()}
 
 
 def shares(graph: Graph, path: CriticalPath, layout: Layout, pricer: Pricer) -> tuple[dict[str, float], dict[str, float]]:

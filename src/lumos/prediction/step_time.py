@@ -141,9 +141,8 @@ def _factors(unknown: Unknown, job: PlannedJob, time_s: float, pricer: Pricer) -
         if peak_memory(other).peak_bytes > most:  # an answer with which the job could not run
             continue
         try:
-            factors[name] = (
-                central_time(other, pricer if other.cluster == job.cluster else Pricer(other.cluster, pricer.coefficients)) / time_s
-            )
+            own = pricer if other.cluster == job.cluster else Pricer(other.cluster, pricer.coefficients)
+            factors[name] = central_time(other, own) / time_s
         except UsageError:  # an answer that the plan or a kernel rules out is none
             continue
     return {name: factor for name, factor in factors.items() if factor < CREDIBLE}

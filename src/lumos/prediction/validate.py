@@ -3,7 +3,8 @@
     lumos.validate("runs.csv")
 
 Columns: model, layers, hidden, heads, kv_heads, ffn, vocab, seq_len, precision, gpu, n_gpus, gpus_per_node, interconnect,
-tp, pp, vpp, cp, ep, dp, zero_or_fsdp, micro_batch, global_batch, recompute, sequence_parallel, schedule, framework, year, notes.
+tp, pp, vpp, cp, ep, dp, zero_or_fsdp, micro_batch, global_batch, recompute, sequence_parallel, schedule, framework, year, notes;
+id, source and switches (KEY=VALUE;KEY=VALUE, of the framework) where there are any.
 
 Blanks. A row's own dimensions have precedence over those of the model that it names. What neither has is assumed, with a
 diagnostic: kv_heads = heads; gate, width of the MLP, vocabulary and head by the number of parameters in the name, and what that leaves
@@ -20,6 +21,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,9 +34,9 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.measured_table import positive, read_rows, table_number, whole_number
 from lumos.model import Model
-from lumos.model.catalogue import find_model, model_names, plain_name
+from lumos.model.catalogue import find_model, load_model, model_names, plain_name
 from lumos.plan.configuration import DEGREES, Settings, plan_from
-from lumos.plan.framework import switch_text
+from lumos.plan.framework import switch_text, with_switches
 from lumos.plan.job import (
     LIMITED,
     PlannedJob,
@@ -49,6 +51,7 @@ from lumos.plan.job import (
 )
 from lumos.plan.plan import check_plan
 from lumos.plan.profiles import Told, choose, is_profiled, release_of, unprofiled, year_of
+from lumos.plan.words import switches_of
 from lumos.prediction.interconnect import row_cluster
 from lumos.prediction.predict import predict_job
 from lumos.prediction.step_time import open_step_time
@@ -66,7 +69,13 @@ if TYPE_CHECKING:
 
 PublishedRun = Mapping[str, str]
 
-REQUIRED = ("id", "source", "gpu", "n_gpus", "seq_len", "global_batch")
+REQUIRED = ("gpu", "n_gpus", "seq_len", "global_batch")
+#: All columns that are read.
+COLUMNS = (
+    *REQUIRED, "id", "source", "model", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "precision", "gpus_per_node",
+    "interconnect", "tp", "pp", "vpp", "cp", "ep", "dp", "zero_or_fsdp", "micro_batch", "recompute", "sequence_parallel", "schedule",
+    "step_time_s", "tokens_per_s_per_gpu", "framework", "switches", "year", "peak_memory_bytes", "notes",
+)  # fmt: skip
 #: A group of rows that differ only in the plan is ranked if it has at least this many.
 RANKED = 5
 #: Texts that tables write for a blank.
@@ -89,7 +98,10 @@ def read_tables(paths: Sequence[str]) -> Iterator[PublishedRun]:
         missing = [key for key in REQUIRED if key not in columns]
         if missing:
             raise LumosError(f"{path}: line 1: no column {', '.join(missing)}; a table of runs needs {', '.join(REQUIRED)}")
-        yield from rows
+        for column in set(columns) - set(COLUMNS):
+            if near := get_close_matches(column, set(COLUMNS) - set(columns), 1, 0.75):
+                raise LumosError(f"{path}: line 1: column {column!r} is not read; is {near[0]} meant?")
+        yield from ({"id": f"row {i}", "source": path, **row} for i, row in enumerate(rows, 1))
 
 
 def job_of(row: PublishedRun, unprofiled_framework: bool = False) -> PlannedJob:
@@ -104,7 +116,8 @@ def job_of(row: PublishedRun, unprofiled_framework: bool = False) -> PlannedJob:
     chosen = unprofiled(year, told) if unprofiled_framework else choose(row.get("framework", ""), year, hints, told)
     notes += chosen.notes
     model, *others = models_of(row, notes)
-    framework = _noted_switches(row, chosen.framework, notes)
+    switches = switches_of(filter(None, row.get("switches", "").split(";")))
+    framework = with_switches(_noted_switches(row, chosen.framework, notes), switches)
     plan = _plan_of(row, model, framework, notes)
     name = row.get("gpu", "")
     if not name:
@@ -114,7 +127,7 @@ def job_of(row: PublishedRun, unprofiled_framework: bool = False) -> PlannedJob:
     if not row.get("precision", "").strip() and plan.precision not in cluster.accelerator.peak_flops:
         plan = replace(plan, precision=Precision.BF16)
     check_plan(plan, model)
-    job = unknown_model(_with_unknowns(PlannedJob(model, plan, framework, cluster, tuple(notes)), row), others)
+    job = unknown_model(_with_unknowns(PlannedJob(model, plan, framework, cluster, tuple(notes)), row, set(switches)), others)
     return unknown_power(job) if limited else job
 
 
@@ -129,9 +142,10 @@ def _powered(cluster: Cluster, text: str, notes: list[Diagnostic]) -> tuple[Clus
     return msgspec.structs.replace(cluster, accelerator=msgspec.structs.replace(accelerator, power_w=float(watts))), stated is None
 
 
-def _with_unknowns(job: PlannedJob, row: PublishedRun) -> PlannedJob:
-    """The job with what the row leaves open."""
-    stated = {"sequence_parallel"} if row.get("sequence_parallel", "").strip().lower() not in BLANK else set()
+def _with_unknowns(job: PlannedJob, row: PublishedRun, stated: set[str]) -> PlannedJob:
+    """The job with what the row leaves open. stated: what is not, beside what the row says."""
+    if row.get("sequence_parallel", "").strip().lower() not in BLANK:
+        stated.add("sequence_parallel")
     if release_of(" ".join((row.get("framework", ""), row.get("notes", "")))):
         stated.add("release")
     job = with_unknowns(job, stated)
@@ -158,7 +172,8 @@ def models_of(row: PublishedRun, notes: list[Diagnostic]) -> tuple[Model, ...]:
     not tell from it."""
     name = row.get("model", "") or "model"
     layers, hidden, heads = (_number(row, key) for key in ("layers", "hidden", "heads"))
-    known = find_model(name) or find_model(re.sub(r"\s*\(.*\)|_padding.*", "", name)) or _known_by_prefix(name, hidden)
+    known = load_model(name) if name.endswith(".json") else find_model(name)
+    known = known or find_model(re.sub(r"\s*\(.*\)|_padding.*", "", name)) or _known_by_prefix(name, hidden)
     if known is None:
         if layers is None or hidden is None or heads is None:
             raise LumosError(f"model {name!r} is not known and the row has no layers, hidden and heads of its own")

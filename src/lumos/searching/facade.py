@@ -26,10 +26,8 @@ from lumos.prediction.own_steps import at_level, level_of_tables
 from lumos.prediction.predict import Prediction, predict_job
 from lumos.result import Rows, Shown, plain
 from lumos.searching.engine import engines
-from lumos.searching.explain import Explanation
-from lumos.searching.explain import explain_predictions as difference_of
-from lumos.searching.search import Found, plan_keys
-from lumos.searching.search import search_problem as search_problem
+from lumos.searching.explain import Explanation, explain_predictions
+from lumos.searching.search import Found, plan_keys, search_problem
 from lumos.searching.settings import problem_of, settings_of, space_of, sweep_of, switched
 from lumos.searching.space import Problem
 from lumos.searching.words import SearchWords, SpaceWords
@@ -167,7 +165,7 @@ def explain(first: PlanSource, second: PlanSource, **job: Unpack[JobWords]) -> E
         raise UsageError(f"the plans are of two clusters ({jobs[0].cluster.name}, {jobs[1].cluster.name}); explain compares plans on one")
     pricer = Pricer(jobs[0].cluster)
     a, b = (predict_job(job, pricer, coarse=True) for job in jobs)
-    return Explained(a, b, difference_of(a, b, pricer))
+    return Explained(a, b, explain_predictions(a, b, pricer))
 
 
 def _with_shared(plan: Settings, job: JobWords) -> Settings:
@@ -207,14 +205,15 @@ def predict(
     unknown or contradict each other, LumosError where a file cannot be read, or where a plan is to be chosen and none fits.
     """
     tables = [measured] if isinstance(measured, str | os.PathLike) else list(measured)
-    prediction = _predicted(file, blocks, settings)
-    return at_level(prediction, level_of_tables([os.fspath(path) for path in tables], prediction.job)) if tables else prediction
-
-
-def _predicted(file: str | os.PathLike[str] | None, blocks: bool | None, settings: JobWords) -> Prediction:
-    """The step of a configuration, as the cost models have it."""
     read = with_words(read_settings(os.fspath(file)) if file is not None else Settings(), settings, "predict")
     check_needed(read)
+    prediction = _predicted(read, blocks)
+    paths = [os.fspath(path) for path in tables]
+    return at_level(prediction, level_of_tables(paths, prediction.job, read.switches)) if tables else prediction
+
+
+def _predicted(read: Settings, blocks: bool | None) -> Prediction:
+    """The step of a configuration, as the cost models have it."""
     open_sizes = all(getattr(read, key) is None for key in DEGREES)
     unsearched = any(getattr(read, key) for key in _UNSEARCHED) or read.recompute_layers != -1 or read.switches.keys() & set(DEFAULTS)
     if not open_sizes or unsearched:
