@@ -1,5 +1,6 @@
 """Power limits: whose kernels stand for a device's, and the clock that its own limit allows."""
 
+import msgspec
 import pytest
 
 from lumos.cost.cluster import load_cluster
@@ -34,6 +35,14 @@ def test_the_clock_follows_the_power_of_a_unit():
     # 1,200 W for 2.5 PFLOP/s, where the measured device has 1,000 W for 2.25
     assert held_clock(accelerator("gb200"), DType.FP8) == pytest.approx((480 / 444.4) ** 0.75, rel=0.001)
     assert held_clock(accelerator("mi355x")) == 1.0  # nothing of its kind was measured
+
+
+@pytest.mark.parametrize("name", ["h100", "mi300x", "mi355x"])  # the first has its own measured kernels
+def test_a_stated_limit_slows_multiplications_and_attention(name):
+    whole = accelerator(name)
+    limited = msgspec.structs.replace(whole, power_w=0.7 * whole.power_w)
+    for clock in (held_clock, attention_clock):
+        assert clock(limited) / clock(whole) == pytest.approx(0.7**0.75)
 
 
 def test_attention_runs_at_the_clock_that_power_leaves():

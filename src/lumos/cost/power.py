@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.cost.cluster import load_cluster
+from lumos.cost.cluster import cluster_names, load_cluster
 from lumos.cost.coefficients import GENERIC, shipped_coefficients
 from lumos.vocabulary import DType
 
@@ -34,13 +34,10 @@ def measured_relative(accelerator: Accelerator, dtype: DType = DType.BF16) -> st
 
 
 def held_clock(accelerator: Accelerator, dtype: DType = DType.BF16) -> float:
-    """The clock under load / that of the measured device; 1 for a measured device at its own limit, and where no
-    limit is published."""
+    """The clock under load / that of the measured device, or, where none stands for it, / its own at the limit of its data sheet; 1 for a
+    device at that limit, and where no limit is published."""
     relative = measured_relative(accelerator, DType.FP8 if dtype.quantised else DType.BF16)
-    if relative is None:
-        return 1.0
-    own, other = _power_per_flop(accelerator), _power_per_flop(load_cluster(relative).accelerator)
-    return 1.0 if own is None or other is None else float((own / other) ** CLOCK_EXPONENT)
+    return _against(accelerator, relative) if relative is not None else _under_own_limit(accelerator)
 
 
 def attention_clock(accelerator: Accelerator) -> float:
@@ -49,12 +46,24 @@ def attention_clock(accelerator: Accelerator) -> float:
     Where the vendor says what long multiplications reach in 16 bit, it is their share of the peak over that of the measured devices:
     what limits the clock of the one limits the clock of the other. Otherwise as `held_clock`."""
     if accelerator.name in shipped_coefficients().get("attention", {}):
-        return 1.0
+        return min(1.0, _under_own_limit(accelerator))
     if DType.BF16 not in accelerator.achievable_flops:
         return min(1.0, held_clock(accelerator))
     measured = shipped_coefficients()["gemm"][GENERIC][DType.BF16].values["sustained"]
     assert isinstance(measured, float)
-    return min(1.0, accelerator.achievable_flops[DType.BF16] / accelerator.peak(DType.BF16) / measured)
+    share = accelerator.achievable_flops[DType.BF16] / accelerator.peak(DType.BF16) / measured
+    return min(1.0, share * _under_own_limit(accelerator))
+
+
+def _under_own_limit(accelerator: Accelerator) -> float:
+    """The clock under a device's power limit / that under the limit of its data sheet, where a cluster of its name states one."""
+    return _against(accelerator, accelerator.name) if accelerator.name in cluster_names() else 1.0
+
+
+def _against(accelerator: Accelerator, other: str) -> float:
+    """The clock of a device / that of the device of the cluster `other`, by their power limits; 1 where one of them is not published."""
+    own, others = _power_per_flop(accelerator), _power_per_flop(load_cluster(other).accelerator)
+    return 1.0 if own is None or others is None else float((own / others) ** CLOCK_EXPONENT)
 
 
 def _power_per_flop(accelerator: Accelerator) -> float | None:
