@@ -3,9 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lumos.blocks.block import Block, Builder, Op, Times, collapse
-from lumos.blocks.work import Fixed, RankStream, Traffic
+from lumos.blocks.block import COLLECTIVE_LAUNCHES, Block, Builder, Op, Times, collapse
+from lumos.blocks.work import Collective, Fixed, RankStream, Traffic
 from lumos.prediction.assemble import in_sequence
+from lumos.vocabulary import CollectiveKind
 
 
 def run(block: Block, times: list[int], host: int, device: int) -> tuple[int, int]:
@@ -31,6 +32,13 @@ def blocks(draw: st.DrawFn) -> tuple[Block, list[int]]:
         ops.append(Op(f"op {i}", lane, Fixed(0), draw(st.integers(0, 50)), tuple(sorted(after))))
     times = draw(st.lists(st.integers(0, 50), min_size=count, max_size=count))
     return Block("block", tuple(ops), (count - 1,), draw(st.integers(0, 50))), times
+
+
+def test_the_host_takes_as_long_for_a_collective_as_for_several_kernels():
+    b = Builder("block", 10)
+    b.add("kernels", Traffic(1, kernels=2))
+    b.add("exchange", Collective(CollectiveKind.ALL_REDUCE, 8, 1, 8, 1, 8), RankStream.TENSOR)
+    assert [op.host for op in b.build().ops] == [20, 10 * COLLECTIVE_LAUNCHES]
 
 
 @given(blocks(), st.integers(0, 400), st.integers(0, 400))

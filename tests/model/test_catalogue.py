@@ -48,14 +48,7 @@ def test_hugging_face_config(tmp_path, table, count):
     assert load_model(str(tmp_path)).parameters == count
 
 
-def test_missing_key_is_named(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({k: v for k, v in LLAMA.items() if k != "hidden_size"}))
-    with pytest.raises(LumosError, match=r"config\.json: hidden_size is missing"):
-        load_model(str(path))
-
-
-@pytest.mark.parametrize("text", ["[1]", "not json"])
+@pytest.mark.parametrize("text", ["[1]", "not json", "[" * 100_000])
 def test_file_that_is_no_config(tmp_path, text):
     path = tmp_path / "config.json"
     path.write_text(text)

@@ -25,6 +25,7 @@ from lumos.vocabulary import Precision
         ("torchtitan FSDP2", 2025, "fsdp2"),
         ("llm-foundry FSDP", 2023, "generic"),
         ("DeepSpeed ZeRO", 2023, "generic"),
+        ("nanotron", 2025, "nanotron"),
         ("InternEvo", 2024, "internevo"),
         ("PyTorch FSDP", 2024, "fsdp2"),
         ("torchtitan compiled", None, "fsdp2-compiled"),

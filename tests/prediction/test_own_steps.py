@@ -50,9 +50,6 @@ def test_rows_say_what_differs_from_the_question_and_nothing_else(tmp_path):
     table.write_text(table.read_text().replace("tp,", "tps,"))
     with pytest.raises(LumosError, match=r"own\.csv: line 1: column 'tps' is not read; is tp meant\?"):
         lumos.predict(**asked, measured=table)
-
-
-def test_steps_that_no_device_can_run_are_refused(tmp_path):
     with pytest.raises(LumosError, match=r"its devices reach [\d,]+% of their peak"):
         lumos.predict(**JOB, measured=write(tmp_path / "own.csv", [row(**OWN, tp="2", step_time_s="0.001")]))
 

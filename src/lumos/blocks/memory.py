@@ -139,9 +139,8 @@ def activation_bytes(share: Share, stage: int, chunks: list[list[range]]) -> int
     live = peak = 0
     for action in schedule(plan.schedule, stage, plan.pp, plan.microbatches, plan.vpp):
         c = action.chunk
-        live += {Pass.FORWARD: retained[c], Pass.BACKWARD: -retained[c], Pass.INPUT: full[c] - retained[c], Pass.WEIGHT: -full[c]}[
-            action.step
-        ]
+        by_pass = {Pass.FORWARD: retained[c], Pass.BACKWARD: -retained[c], Pass.INPUT: full[c] - retained[c], Pass.WEIGHT: -full[c]}
+        live += by_pass[action.step]
         peak = max(peak, live)
     if plan.recompute is Recompute.FULL:
         peak += max(layer_activations(share, model.is_mixture(layer)) for chunk in chunks[stage] for layer in chunk)

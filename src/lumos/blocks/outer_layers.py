@@ -81,11 +81,8 @@ def optimizer(share: Share, held: RankParameters[int], layers: int) -> Block:
     b = Builder("optimizer", round(1000 * f.host_us), round(1000 * f.tensor_us * tensors))
     b.add("gradient norm", Traffic(f.gradient_bytes * owned, 2))
     if share.plan.devices > 1:
-        b.add(
-            "gradient norm all-reduce",
-            share.data(CollectiveKind.ALL_REDUCE, 8) if share.plan.dp * share.plan.cp > 1 else share.tensor(CollectiveKind.ALL_REDUCE, 8),
-            RankStream.DATA,
-        )
+        group = share.data if share.plan.dp * share.plan.cp > 1 else share.tensor
+        b.add("gradient norm all-reduce", group(CollectiveKind.ALL_REDUCE, 8), RankStream.DATA)
     moved = ADAM_BYTES + f.gradient_bytes + share.activation_bytes
     b.add("clip gradients", Traffic(2 * f.gradient_bytes * owned, 1))
     b.add("adam", Traffic(moved * owned, 4))
@@ -143,7 +140,7 @@ def transfer(share: Share, name: str, lane: RankStream) -> Block:
     if scattered(share):
         nbytes = -(-nbytes // share.plan.tp)
     b = Builder(name, round(1000 * share.framework.transfer_us))
-    b.add(name, share.pipeline(nbytes), lane)
+    b.add(name, share.pipeline(nbytes), lane, launches=1)  # transfer_us is of the whole transfer
     return b.build()
 
 

@@ -241,13 +241,8 @@ def _mix(layout: Layout, pricer: Pricer) -> dict[str, dict[tuple[str, str], floa
 def work_class(work: Work, lane: RankStream) -> str:
     """The kind of work, in words for people."""
     if isinstance(work, Collective):
-        names = {
-            RankStream.TENSOR: "tensor-parallel",
-            RankStream.CONTEXT: "context-parallel",
-            RankStream.EXPERT: "expert-parallel",
-            RankStream.DATA: "data-parallel",
-            RankStream.GATHER: "data-parallel",
-        }
+        names = {RankStream.TENSOR: "tensor-parallel", RankStream.CONTEXT: "context-parallel", RankStream.EXPERT: "expert-parallel"}
+        names |= dict.fromkeys((RankStream.DATA, RankStream.GATHER), "data-parallel")
         return f"{names.get(lane, 'pipeline')} communication"
     if isinstance(work, Gemm | GroupedGemm):
         return "multiplications"

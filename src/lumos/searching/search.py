@@ -162,7 +162,7 @@ def search_problem(
     check_count(refine, "refine")
     began = time.perf_counter()
     engine = engine or Local(problem)
-    tell = report or _silent
+    tell = report or (lambda *_: None)
     try:
         tell(SearchStage.LISTING, 0, 0)
         everything = enumerate_plans(problem, space or Space())
@@ -216,10 +216,6 @@ def search_problem(
         complete=complete,
         pricer=engine.pricer,
     )
-
-
-def _silent(stage: SearchStage, done: int, total: int) -> None:
-    """The report of a search of which nobody asks for reports."""
 
 
 class _Full:

@@ -46,10 +46,8 @@ def switched(problem: Problem, switches: Mapping[str, str]) -> Problem:
     that it cannot have, and for defaults of a plan, which a search chooses itself."""
     for key in switches:
         if key in DEFAULTS:
-            option = key.replace("_", "-")
-            raise UsageError(
-                f"--switch {key} is a default of the profile, which a search replaces; give the values to search as --{option}"
-            )
+            said = f"--switch {key} is a default of the profile, which a search replaces"
+            raise UsageError(f"{said}; give the values to search as --{key.replace('_', '-')}")
     return replace(problem, framework=with_switches(problem.framework, switches), stated=(*problem.stated, *switches))
 
 
