@@ -12,8 +12,14 @@ class DrawnRank:
     def step(self, number, start, duration):
         self._row("user_annotation", f"ProfilerStep#{number}", start, duration)
 
-    def operator(self, name, start, duration, **args):
-        self._row("cpu_op", name, start, duration, args=args)
+    def operator(self, name, start, duration, thread=1, **args):
+        self._row("cpu_op", name, start, duration, args=args, lane=(1, thread))
+
+    def launching(self, name, start, duration, kernel, thread=1, **args):
+        """An operator and, from 1 to 4 µs in it, the call that launches a kernel. args: of the operator."""
+        ids = {"External id": len(self.rows) + 1}
+        self.operator(name, start, duration, thread, **ids, **args)
+        self.call("cudaLaunchKernel", start + 1, 3, kernel, thread=thread, **ids)
 
     def range(self, name, start, duration):
         self._row("user_annotation", name, start, duration)
@@ -22,10 +28,10 @@ class DrawnRank:
         """A collective that a thread of its own carries out."""
         self._row("user_annotation", name, start, duration, args=args, lane=(1, 2))
 
-    def call(self, name, start, duration, kernel=None, stream=7, **args):
+    def call(self, name, start, duration, kernel=None, stream=7, thread=1, **args):
         """A runtime call and, if it launches any, its kernel: (name, start, duration). args: of both."""
         args["correlation"] = len(self.rows) + 1
-        self._row("cuda_runtime", name, start, duration, args=args)
+        self._row("cuda_runtime", name, start, duration, args=args, lane=(1, thread))
         if kernel:
             self._row("kernel", *kernel, args={**args, "device": 0, "stream": stream}, lane=(0, stream))
 

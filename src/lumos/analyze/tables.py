@@ -139,18 +139,13 @@ def by_kernel(timeline: Timeline, owners: Members) -> tuple[TimeRow, ...]:
     total, least, most = (op.reduceat(time, first) if len(first) else time for op in (np.add, np.minimum, np.maximum))
     number = np.diff(np.append(first, len(tasks)))
     everything = int(time.sum()) or 1
+    names = [graph.names[name] for name in graph.name[tasks[first]].tolist()]
+    cores = [on_tensor_cores(name) if kernel_class(name) in ARITHMETIC else None for name in names]
     rows = [
-        TimeRow(graph.names[name], n, t, t / everything, t / n, low, high, _on_tensor_cores(graph.names[name]))
-        for name, n, t, low, high in zip(
-            graph.name[tasks[first]].tolist(), number.tolist(), total.tolist(), least.tolist(), most.tolist(), strict=True
-        )
+        TimeRow(name, n, t, t / everything, t / n, low, high, cored)
+        for name, n, t, low, high, cored in zip(names, number.tolist(), total.tolist(), least.tolist(), most.tolist(), cores, strict=True)
     ]
     return tuple(sorted(rows, key=lambda r: (-r.total_ns, r.name)))
-
-
-def _on_tensor_cores(name: str) -> bool | None:
-    """Of a kernel that multiplies, as its name says; else None."""
-    return on_tensor_cores(name) if kernel_class(name) in ARITHMETIC else None
 
 
 def tensor_cores(timeline: Timeline, owners: Members | None = None) -> TensorCores:

@@ -246,7 +246,9 @@ def answer(
     length = max(second.step_time_ns, 1)
     interval = (min(low / length, 1.0) * (1 - error), max(high / length, 1.0) * (1 + error))
     share = Provenance(1.0, 0.0, 0.0) if step_only and not changed.modelled.any() else changed_figures.provenance(changed)
-    physics = held(first, second) if changed.graph.pred is base.pred else ()
+    graph, same_tasks = changed.graph, changed.graph.pred is base.pred
+    physics = held(first, second) if same_tasks else ()
+    other = same_tasks and (graph.left_out is not None or not np.array_equal(graph.duration, base.duration))
     return Answer(
         outcome(changed_figures, interval, after, step_only=step_only),
         outcome(figures, (1 - error, 1 + error), before, step_only=step_only),
@@ -264,7 +266,7 @@ def answer(
         ),
         trust=grade((*grounds, *physics, *unknown.evidence, *mostly_modelled(share.modelled))),
         job=second,
-        altered=second.step_time_ns != first.step_time_ns or other_durations(base, changed.graph),
+        altered=second.step_time_ns != first.step_time_ns or other,
     )
 
 
@@ -278,11 +280,6 @@ def loop_ratio(base: Graph, changed: Graph) -> float:
 def held(base: Steady, changed: Steady) -> tuple[Evidence, ...]:
     """What physics says against the answer that a job with other durations gives. base, changed: its loops."""
     return (*beyond_bounds(base, changed), *device_reaction(base, changed))
-
-
-def other_durations(base: Graph, changed: Graph) -> bool:
-    """Whether any task of a job takes another time than before, or is left out. False for a job that was put together anew."""
-    return changed.pred is base.pred and (changed.left_out is not None or not np.array_equal(changed.duration, base.duration))
 
 
 def changed_loop(base: Steady, owners: Members, changed: Changed) -> Steady:

@@ -49,11 +49,6 @@ if TYPE_CHECKING:
     from lumos.trace.table import Job
 
 
-def _shares_states(name: str) -> bool:
-    """Whether an operator is one of those by which PyTorch shares the states of replicas (FSDP2)."""
-    return name.startswith("fsdp::")
-
-
 @dataclass(frozen=True, eq=False)
 class WantedChange:
     """What a change asks of a recorded job. recorded: its layout. wanted: the settings that are whole numbers. stages: of its pipeline.
@@ -100,7 +95,8 @@ class WantedChange:
         """How its ranks would share layers: as PyTorch does it where PyTorch's own operators share the states of its replicas."""
         if self.framework is not None:
             return Ways(self.framework, sure=True)
-        return Ways(framework_profile("fsdp2") if any(trace.named(_shares_states).any() for trace in self.job.traces) else None)
+        shared = any(trace.named(lambda name: name.startswith("fsdp::")).any() for trace in self.job.traces)
+        return Ways(framework_profile("fsdp2") if shared else None)
 
 
 class SettingRow(NamedTuple):

@@ -100,7 +100,8 @@ def answer_changes(
     if not changes.repeat:
         grounds = with_evidence(grounds, trusted.in_a_loop(graph, answered, lambda: _in_loop(job, graph, changes, cut, answered)))
     notes = (*answered.diagnostics, *meant_operators(graph, job, changes.durations))
-    answered = replace(answered, diagnostics=notes, recorded=_with_shapes(answered, job, changes))
+    unknown = {*SIZE_KEYS, "tp", "cp", "ep", "precision"} & set(changes.settings)  # of these the new shapes are
+    answered = replace(answered, diagnostics=notes, recorded=answered.recorded or (None if unknown else job))
     answered, hidden = _behind_waits(job, graph, changes, answered)
     answered, unseen = _by_batches(job, answered)
     if job.origin is not None and job.origin.what.startswith(EMULATED.what) and answered.altered and isinstance(answered.job, Steady):
@@ -280,11 +281,6 @@ def _built(job: Job, layout: MeasuredLayout, changes: Changes, launches: Sequenc
     if "precision" in changes.settings:
         together |= bound_by_arithmetic(placed.graph)
     return _Built(changed.with_separate_errors(together), placed, held)
-
-
-def _with_shapes(answered: Answer, job: Job, changes: Changes) -> Job | None:
-    """The traces with the shapes that the changed job has; None where these are not known."""
-    return answered.recorded or (None if {*SIZE_KEYS, "tp", "cp", "ep", "precision"} & set(changes.settings) else job)
 
 
 def _allocating(

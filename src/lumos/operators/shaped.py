@@ -232,8 +232,12 @@ def _of_attention(name: str, shapes: tuple[Shape, ...], values: Sequence[str]) -
         return None
     # Backward the scores are computed again; then the gradients of queries, keys, and of scores and values.
     widths = 3 * sizes.width + 2 * sizes.value_width if "backward" in name else sizes.width + sizes.value_width
-    half = 0.5 if _is_true(values, argument_places(name).get("is_causal", -1)) else 1.0
-    return 2.0 * sizes.batch * sizes.heads * sizes.queries * sizes.keys * widths * half
+    return 2.0 * sizes.batch * sizes.heads * sizes.queries * sizes.keys * widths * (0.5 if has_causal_mask(name, values) else 1.0)
+
+
+def has_causal_mask(name: str, values: Sequence[str]) -> bool:
+    """Whether a call of an attention says that no query sees a later key. values: of its arguments, as the profiler writes them."""
+    return _is_true(values, argument_places(name).get("is_causal", -1))
 
 
 def _of_convolution(name: str, shapes: tuple[Shape, ...], values: Sequence[str]) -> float | None:

@@ -1,9 +1,8 @@
 """Replicas of a recorded single process: exchanges of gradients that the recording does not have."""
 
-import json
-
 import pytest
 from tests.changes import drawn_views
+from tests.drawn_rank import DrawnRank
 from tests.graph_contract import check_graph
 
 from lumos.changes.changes import Changes
@@ -36,34 +35,24 @@ def job_of(tmp_path, *weights, training=True, gathers=False):
     speak of, and the step ends with the last kernel. gathers: autograd gathers the gradient of each layer's matrix behind its node."""
     forward = [("aten::linear", [[16, w[1]], list(w), [w[0]]], 1000, i) for i, w in enumerate(weights, 10)]
     backward = [(NODE, [], 2000, i) for i in reversed(range(10, 10 + len(weights)))] if training else []
-    events, free = [], 1000
+    rank, free = DrawnRank(), 1000
     for i, (name, dims, us, number) in enumerate([*forward, *backward, *([("aten::add_", [], 500, -1)] if training else [])], 1):
-        at, ids = 1000 + 10 * i, {"External id": i}
+        at = 1000 + 10 * i
         known = {"Input Dims": dims, "Input type": ["float"] * len(dims)} if dims else {}
-        number_of = {"Sequence number": number} if number >= 0 else {}
-        call = {**ids, "correlation": i}
+        known |= {"Sequence number": number} if number >= 0 else {}
         free = max(free, at + 5)
-        for cat, event, thread, start, length, args in (
-            ("cpu_op", name, 2 if name == NODE else 1, at, 8, {**ids, **known, **number_of}),
-            ("cuda_runtime", "cudaLaunchKernel", 2 if name == NODE else 1, at + 1, 3, call),
-            ("kernel", f"kernel of {name}", 7, free, us, {**call, "device": 0, "stream": 7}),
-        ):
-            row = {"ph": "X", "cat": cat, "name": event, "pid": thread // 7, "tid": thread, "ts": start, "dur": length, "args": args}
-            events.append(row)
+        rank.launching(name, at, 8, (f"kernel of {name}", free, us), 2 if name == NODE else 1, **known)
         if gathers and name == NODE:
-            gathered = {"cat": "cpu_op", "pid": 0, "tid": 2, "ts": at + 8.5, "dur": 1}
             shape = {"Input Dims": [list(weights[number - 10])], "Input type": ["float"]}
-            for outer, args in ((f"{BACKWARD_NODE}: ", {}), ("", shape)):
-                events.append({**row, **gathered, "name": f"{outer}{GATHERS}", "args": args})
+            rank.operator(f"{BACKWARD_NODE}: {GATHERS}", at + 8.5, 1, 2)
+            rank.operator(GATHERS, at + 8.5, 1, 2, **shape)
         residual = name == "aten::linear" and dims[1][0] == dims[1][1]
-        events += drawn_views.events([drawn_views.added(16, dims[1][0])] if residual else [], at + 8.5)
+        views = drawn_views.events([drawn_views.added(16, dims[1][0])] if residual else [], at + 8.5)
+        rank.rows += [{**row, "pid": 1} for row in views]
         free += us
-    mark = {"ph": "X", "cat": "user_annotation", "pid": 0, "tid": 1}
-    last = 1000 + 10 * (2 * len(weights) + 1)
-    events += [{**mark, "name": "Optimizer.step#SGD.step", "ts": last - 0.5, "dur": 9}] if training else []
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}], "traceEvents": events}))
-    job = read(str(path))
+    if training:
+        rank.range("Optimizer.step#SGD.step", 1000 + 10 * (2 * len(weights) + 1) - 0.5, 9)
+    job = read(str(rank.write(tmp_path / "rank0.json", deviceProperties=[{"id": 0, "name": "NVIDIA H100 80GB HBM3"}])))
     return job, build(job)
 
 

@@ -61,6 +61,25 @@ def test_a_much_larger_kernel_is_half_way_between_the_model_and_its_proportion()
     assert (faster.best, faster.low, faster.high) == (pytest.approx(16 * sqrt(2)), 15.0, pytest.approx(17 * 2))
 
 
+def test_what_takes_longer_than_any_launch_is_not_bound_by_it():
+    """A loss by class reads and writes a number of each row, by the model: a launch. Recorded are 330 us, which grow with the rows."""
+    a100 = load_cluster("a100-40gb").accelerator
+    loss = ShapedOperator("aten::nll_loss_backward", ((), (2048, 50432), (2048,)), ("float", "float", "long int"))
+    longer = on_devices(Devices(a100, a100), loss, loss._replace(shapes=((), (8192, 50432), (8192,))))
+    assert longer.best == pytest.approx(1.0, abs=0.1) and 1000 < longer.modelled < longer.launch < 20_000
+    assert longer.carried(longer.launch) == longer and on_devices(Devices(a100, a100), product_of(8), product_of(64)).launch == 0
+    found = longer.carried(10 * longer.launch)
+    assert found.best == pytest.approx(0.1 * longer.best + 0.9 * 4) and found.low == longer.low and found.high > found.best
+
+
+def test_attention_grows_as_its_mask_says():
+    """A causal mask leaves 10 of 4 by 4 blocks, and 136 of 16 by 16. Where calls do not say, either may be."""
+    h100 = load_cluster("h100").accelerator
+    o, longer = (ShapedOperator("aten::_flash_attention_forward", ((4, n, 16, 128),) * 3, ("c10::BFloat16",) * 3) for n in (512, 2048))
+    whole, causal, either = (on_devices(Devices(h100, h100), o, longer, causal=mask) for mask in (False, True, None))
+    assert 16.0 > whole.best > 1.05 * causal.best and either.best == causal.best and either.high >= whole.best
+
+
 @pytest.mark.parametrize("slower", [0.1, 0.5, 2, 10])
 def test_more_work_never_takes_less_time(slower):
     times = [Ratio(ratio, ratio, ratio, 0.0, 1000.0).carried(1000 * slower).best for ratio in (0.01, 0.1, 0.3, 1, 3, 5, 10, 30, 300)]
@@ -73,5 +92,5 @@ def test_more_attention_takes_no_more_time_as_long_as_cores_are_idle(blocks, row
     a100 = load_cluster("a100-40gb").accelerator
     o = ShapedOperator("aten::_efficient_attention_forward", ((1, 1024, 16, 64),) * 3, ("c10::BFloat16",) * 3)
     larger = o._replace(shapes=((rows, 1024, 16, 64),) * 3)
-    factor = on_devices(Devices(a100, a100), o, larger, blocks / (16 * 1024))
+    factor = on_devices(Devices(a100, a100), o, larger, blocks / (16 * 1024), causal=True)
     assert factor.best == pytest.approx(ratio, rel=0.3 if ratio > 1 else 1e-6)

@@ -24,13 +24,16 @@ WHOLE_INTERVAL = log(4.0)
 
 class Ratio(NamedTuple):
     """By what a duration is multiplied: best estimate and ends of the 80 % interval. fixed: ns of the duration that do not change.
-    modelled: what an accelerator's model says of the operator before the change, ns; 0 where none does."""
+    modelled: what an accelerator's model says of the operator before the change, ns; 0 where none does. launch: the high end of that where
+    it multiplies nothing and is the launch most of all, else 0. work: by what the work is multiplied."""
 
     best: float
     low: float
     high: float
     fixed: float = 0.0
     modelled: float = 0.0
+    launch: float = 0.0
+    work: float = 1.0
 
     @property
     def far(self) -> bool:
@@ -40,12 +43,18 @@ class Ratio(NamedTuple):
     def carried(self, measured_ns: float) -> Ratio:
         """The factor where a call takes `measured_ns`, which is `slower` times as long as modelled.
 
+        Where the model says that it is bound by its launch, and it took longer than a launch does, the rest is work that the model does not
+        know: it grows with the work, and the interval holds the model's factor for it, too. Not so a multiplication, which takes as long
+        for more rows until these fill the device.
+
         Up to a factor of four the new time is `slower` times the model's, too. Beyond, it is slower ** (log 4 / |log best|) times, which
         goes towards the model's; the interval reaches as far to either side as from there to `slower`, but not beyond the model. Where
         `slower` itself is beyond four, it takes the place of the four, so that more work never takes less time.
         """
         if not self.far or measured_ns <= 0:
-            return self
+            beyond = max(0.0, 1 - self.launch / measured_ns) if self.launch and measured_ns > 0 else 0.0
+            best, low, high = ((1 - beyond) * end + beyond * self.work for end in self[:3])
+            return self._replace(best=best, low=min(self.low, low), high=max(self.high, high))
         slower = log(measured_ns / self.modelled)
         share = min(1.0, max(WHOLE_INTERVAL, abs(slower)) / abs(log(self.best)))
         middle, far, near = (exp((part - 1) * slower) for part in (share, max(2 * share - 1, 0.0), 1.0))

@@ -11,6 +11,7 @@ the interval reaches from the arithmetic alone to the ratio of the rates.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,7 +37,7 @@ from lumos.changes.layout.reshaped import OperatorsNow
 from lumos.diagnostics import Diagnostic
 from lumos.graph.lists import equal_rows
 from lumos.operators.kernel_formats import in_tf32, rounds_to_tf32, type_by_name
-from lumos.operators.shaped import convolution_work, has_rate, type_of
+from lumos.operators.shaped import convolution_work, has_causal_mask, has_rate, is_attention, type_of
 from lumos.segment.rank import recordings_of
 from lumos.trace.table import unique
 from lumos.units import count as counted
@@ -60,12 +61,12 @@ def reprice(layout: MeasuredLayout, job: Job, devices: Devices) -> MeasuredLayou
     graph, prices = layout.segmentation.graph, layout.prices.copy()
     recorded, old, new = replace(layout, sizes=(), rewritten={}), devices.before, devices.after
     moves = [_Move(one, cache(partial(on_devices, one))) for one in (devices, Devices(old, old), Devices(new, new))]
-    multiplying = _Multiplying(bound_by_arithmetic(graph), graph.named(rounds_to_tf32))
+    multiplies, rounds = bound_by_arithmetic(graph), graph.named(rounds_to_tf32)
     far = [np.empty(0, np.int64)]
     for rank in recordings_of(layout.segmentation, job):
         if not (layout.sizes or layout.rewritten.get(rank.position) or devices.differ):
             continue
-        priced = _Priced(rank, moves, multiplying)
+        priced = _Priced(rank, moves, multiplies, rounds)
         was, now = (OperatorsNow(one, rank) for one in (recorded, layout))
         far += [priced.price(prices, calls) for calls in _becoming(rank.work, was, now) if calls.changed or devices.differ]
         if priced.core is not None:
@@ -109,13 +110,6 @@ def _far_from_measured(far: Int64, changes: Sequence[str]) -> tuple[Diagnostic, 
         " the interval reaches to both"
     )
     return (Diagnostic("far-from-measured", text),)
-
-
-class _Multiplying(NamedTuple):
-    """Which tasks of a job are kernels that multiply, and which of these round fp32 to tf32, bool[n]."""
-
-    multiplies: Mask
-    rounds: Mask
 
 
 class _Move(NamedTuple):
@@ -170,14 +164,16 @@ class _Multiples(NamedTuple):
 
 
 class _Priced:
-    """The operators of a rank as its device or its core runs them."""
+    """The operators of a rank as its device or its core runs them. multiplies, rounds: which tasks of the job are kernels that multiply,
+    and which of these round fp32 to tf32."""
 
-    def __init__(self, rank: RankRecording, moves: Sequence[_Move], multiplying: _Multiplying) -> None:
+    def __init__(self, rank: RankRecording, moves: Sequence[_Move], multiplies: Mask, rounds: Mask) -> None:
         self.graph, self.trace, self.moves = rank.segmentation.graph, rank.trace, moves
-        self.multiplying = multiplying
+        self.multiplies = multiplies
         self.core = core_of(self.graph, rank.work) if moves[0].devices.before is None else None
         self.blocks = attention_blocks(self.graph, rank.trace, rank.work)
-        rounding = rank.work.number[multiplying.rounds[rank.work.tasks]]
+        self.values = rank.trace.dense("Concrete Inputs")
+        rounding = rank.work.number[rounds[rank.work.tasks]]
         self.rounding = {rank.work.operators[i] for i in unique(rounding[rounding >= 0]).tolist()}
 
     def around(self, calls: _Alike) -> Ratio:
@@ -233,19 +229,25 @@ class _Priced:
         """Which kernels of an operator take time as the operator does, and which take it as their bytes where another type or device
         changes the rate of multiplications, bool by kernel. Kernels that multiply in the new type already are in neither. Where no name
         says that a kernel multiplies, all may."""
-        multiplies = self.multiplying.multiplies[kernels]
+        multiplies = self.multiplies[kernels]
         if not has_rate(before) or (before.dtypes == after.dtypes and not devices.differ) or not multiplies.any():
             return np.ones(len(kernels), bool), np.zeros(len(kernels), bool)
         names = [self.graph.names[name] for name in self.graph.name[kernels].tolist()]
         already = [not devices.differ and type_by_name(name) is type_of(after) for name in names]
         return multiplies & ~np.array(already), ~multiplies
 
+    def _attends(self, calls: _Alike) -> tuple[float, bool | None]:
+        """What the recording says of calls of an attention: `blocks` and `causal` of `on_devices`."""
+        strings, values = self.trace.strings, self.values[unique(calls.rows)].tolist()
+        masks = {has_causal_mask(calls.recorded.name, json.loads(strings[text])) if text >= 0 else None for text in values}
+        blocks = self.blocks.get(calls.recorded, 0) / max(queries(calls.recorded), 1)
+        return blocks, masks.pop() if len(masks) == 1 else None
+
     def _ratio(self, calls: _Alike, tasks: Int64, move: _Move, before: ShapedOperator, after: ShapedOperator) -> Ratio:
         """By what the time of an operator is multiplied that becomes another."""
         if self.core is not None:
             return on_core(before, after, self.core)
-        blocks = self.blocks.get(calls.recorded, 0) / max(queries(calls.recorded), 1)
-        ratio = move.ratio(before, after, blocks)
+        ratio = move.ratio(before, after, *self._attends(calls)) if is_attention(before.name) else move.ratio(before, after)
         dtype, device = type_of(before), move.devices.before
         falls = ratio.best > 1 and before.shapes == after.shapes and convolution_work(before)
         if not falls or device is None or dtype not in device.peak_flops:

@@ -24,6 +24,7 @@ import numpy as np
 
 from lumos.changes.layout.prices import Ratio, around, exactly, growing
 from lumos.cost.attention_model import attention
+from lumos.cost.estimate import Bound
 from lumos.cost.gemm_model import gemm
 from lumos.cost.memory_bound_model import moved
 from lumos.cost.traffic import traffic
@@ -140,12 +141,17 @@ def _between(whole: Ratio, old: ShapedOperator, new: ShapedOperator) -> Ratio:
     return Ratio(middle, min(whole.low, memory), max(whole.high, memory), whole.fixed)
 
 
-def on_devices(devices: Devices, o: ShapedOperator, new: ShapedOperator, blocks: float = 0.0) -> Ratio:
+def on_devices(devices: Devices, o: ShapedOperator, new: ShapedOperator, blocks: float = 0.0, causal: bool | None = None) -> Ratio:
     """By what the time of an operator is multiplied that becomes `new`, or comes to another device. blocks: of an attention how many its
-    kernel has for each query (`waves`); 0 where that is not known."""
+    kernel has for each query (`waves`); 0 where that is not known. causal: whether none of its queries sees a later key; None where that is
+    not known, or so of some calls only."""
     before, after = devices
     assert before is not None and after is not None
-    ratio = model_ratio(o, new, before, after, (waves(blocks * queries(o), before), waves(blocks * queries(new), after)))
+    at_once = waves(blocks * queries(o), before), waves(blocks * queries(new), after)
+    ratio = model_ratio(o, new, before, after, at_once, causal is not False)
+    if causal is None and ratio is not None and is_attention(o.name):
+        other = model_ratio(o, new, before, after, at_once, causal=False)
+        ratio = ratio if other is None else ratio._replace(low=min(ratio.low, other.best), high=max(ratio.high, other.best))
     if ratio is not None:
         return ratio
     work = operator_work(new) / max(operator_work(o), 1)
@@ -197,14 +203,15 @@ def model_ratio(
     old_device: Accelerator,
     device: Accelerator,
     at_once: tuple[float, float] = (1.0, 1.0),
+    causal: bool = True,
 ) -> Ratio | None:
     """Model(after) / model(before) of an operator that becomes `new`, in its shapes or types, or comes to another device; None where no
-    model covers both. at_once: as in `on_devices`.
+    model covers both. at_once, causal: as in `modelled`.
 
     The same kernel on other shapes is the surer, the less they change. That it multiplies as well in another type, no measurement of the
     recording says; nor how good the same shapes are on another device.
     """
-    before, after = modelled(o, old_device, at_once[0]), modelled(new, device, at_once[1])
+    before, after = modelled(o, old_device, at_once[0], causal), modelled(new, device, at_once[1], causal)
     if before is None or after is None or not int(before.time):
         earlier, later = recurrent_ns(o, old_device), recurrent_ns(new, device)
         return around(later / earlier, RATES_INTERVAL) if earlier and later else None
@@ -214,7 +221,9 @@ def model_ratio(
         return around(ratio, spread)
     if o.dtypes != new.dtypes:
         return around(ratio, RATES_INTERVAL if has_rate(o) else BYTES_INTERVAL * (ratio != 1))
-    return growing(ratio, spread, 0.0)._replace(modelled=float(int(before.time)))
+    launch = float(int(before.high)) if before.bound_by == Bound.LATENCY and not has_rate(o) else 0.0
+    work = operator_work(new) / max(operator_work(o), 1)
+    return growing(ratio, spread, 0.0)._replace(modelled=float(int(before.time)), launch=launch, work=work)
 
 
 def operator_work(o: ShapedOperator) -> int:
@@ -265,9 +274,9 @@ def waves(blocks: float, device: Accelerator) -> float:
     return max(1.0, device.cores / blocks) if blocks and device.cores is not None else 1.0
 
 
-def modelled(o: ShapedOperator, accelerator: Accelerator, times: float = 1.0) -> Estimate | None:
+def modelled(o: ShapedOperator, accelerator: Accelerator, times: float = 1.0, causal: bool = True) -> Estimate | None:
     """The cost model's time of an operator on an accelerator; None where no model covers it. times: an attention is modelled as that of so
-    many batches at once."""
+    many batches at once. causal: whether its mask is."""
     sizes = product(o) or grouped_product(o)
     if sizes is not None:
         m, n, k, batch = sizes
@@ -278,9 +287,8 @@ def modelled(o: ShapedOperator, accelerator: Accelerator, times: float = 1.0) ->
         if a is None or dtype is None:
             return None
         direction = Direction.BACKWARD if "backward" in o.name else Direction.FORWARD
-        return attention(
-            a.batch * times, a.queries, a.heads, a.width, accelerator, dtype, kv_heads=a.kv_heads, kv_len=a.keys, direction=direction
-        )
+        queries_of = a.batch * times, a.queries, a.heads, a.width
+        return attention(*queries_of, accelerator, dtype, kv_heads=a.kv_heads, kv_len=a.keys, causal=causal, direction=direction)
     if not any(o.shapes):
         return None
     rule = traffic(o)

@@ -59,14 +59,10 @@ def coalesced_rows(trace: Trace, calls: Int32, source: Int64) -> list[list[int]]
         here = here[np.argsort(trace.start[calls[here]], kind="stable")]
         after = np.searchsorted(trace.start[calls[here]], trace.start[own])
         for row, position in zip(own.tolist(), after.tolist(), strict=True):
-            if position < len(here) and not _is_collective(trace, int(source[here[position]])):
+            by = int(source[here[position]]) if position < len(here) else ABSENT
+            if position < len(here) and (by == ABSENT or stated_kind(trace, by) in (*SIDES, CollectiveKind.UNKNOWN)):  # no collective
                 out[here[position]].append(row)
     return out
-
-
-def _is_collective(trace: Trace, row: int) -> bool:
-    """Whether a row states a collective: neither a message nor only that several calls were launched together."""
-    return row != ABSENT and stated_kind(trace, row) not in (*SIDES, CollectiveKind.UNKNOWN)
 
 
 def stated_kind(trace: Trace, row: int) -> CollectiveKind:

@@ -44,7 +44,7 @@ _MEANING = (
 
 def print_stragglers(console: Console, result: Stragglers) -> None:
     """Print the whole answer."""
-    sentence(console, stragglers_headline(result))
+    sentence(console, f"{count(result.ranks, 'rank')}: {a_step(result)}; slowdown {result.slowdown:.3f}")
     print_trust(console, result.trust)
     ideal = "equal work took equal time" + (" (mean over all ranks)" if result.ideal == "pooled-mean" else "")
     paragraph(
@@ -69,11 +69,6 @@ def print_stragglers(console: Console, result: Stragglers) -> None:
     table(console, {**of_rank, **columns}, sorted(result.by_rank, key=lambda r: -r.worth_ns), title="Ranks")
     table(console, {"class": "name", **columns}, result.by_class, *_MEANING, title="Classes of operations (over all ranks)")
     print_diagnostics(console, result.diagnostics)
-
-
-def stragglers_headline(result: Stragglers) -> str:
-    """The answer in one sentence."""
-    return f"{count(result.ranks, 'rank')}: {a_step(result)}; slowdown {result.slowdown:.3f}"
 
 
 def _print_findings(console: Console, result: Stragglers) -> None:

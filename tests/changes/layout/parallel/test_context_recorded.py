@@ -49,13 +49,13 @@ def layer(ranks):
     forward.append((FORWARD, 400, [whole] * 3, "c10::BFloat16", {}))
     forward.append(drawn_views.halves(whole))
     for _ in range(ranks - 1):
-        forward += [(FORWARD, 400, [half, whole, whole], "c10::BFloat16", {}), ("aten::sub", 200, [whole, whole], "float", {})]
+        forward += [(FORWARD, 400, [half, whole, whole], "c10::BFloat16", {}), ("aten::sub", 8, [whole, whole], "float", {})]
     forward += drawn_views.out_of_heads(1, part, HEADS, WIDTH)
     forward.append(("aten::mm", one, [tokens, [HIDDEN, HIDDEN]], "c10::BFloat16", {}))
     forward.append(drawn_views.added(part, HIDDEN))
     backward = [("aten::mm", one, [tokens, [HIDDEN, HIDDEN]], "c10::BFloat16", {})]
     for _ in range(ranks):
-        backward += [(BACKWARD, 900, [whole] * 5, "c10::BFloat16", {}), ("aten::add_", 250, [whole, whole], "float", {})]
+        backward += [(BACKWARD, 900, [whole] * 5, "c10::BFloat16", {}), ("aten::add_", 8, [whole, whole], "float", {})]
         backward.append(("ring", 150, [], "float", facts("all_to_allv", keys, keys, "Float", ranks)))
     backward.append(("aten::mm", undone, [[part, 3 * HIDDEN], [3 * HIDDEN, HIDDEN]], "c10::BFloat16", {}))
     return forward, backward

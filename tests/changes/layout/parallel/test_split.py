@@ -1,10 +1,10 @@
 """Layers in the manner of DeepSeek, with narrow projections before the attention, shared by ranks that the recording does not have."""
 
-import json
 
 import numpy as np
 import pytest
 from tests.changes import drawn_views
+from tests.drawn_rank import DrawnRank
 from tests.graph_contract import check_graph
 
 from lumos.changes.changes import Changes
@@ -84,26 +84,19 @@ def work(vocabulary=0, tables=0, head=True, adds=(), loss=False, shards=False):
 
 def recorded(tmp_path, **outside):
     """The step, each kernel of which takes 100 µs on one stream."""
-    events, at = [], 1000
+    rank, at = DrawnRank(), 1000
     for i, ((name, dims, number, behind), views) in enumerate(drawn_views.apart(work(**outside)), 1):
-        at, ids, thread = 1000 + 20 * i, {"External id": i}, 2 if behind else 1
+        at, thread = 1000 + 20 * i, 2 if behind else 1
         shown = {"Input Dims": dims, "Input type": ["c10::BFloat16"] * len(dims)}
         numbered = {"Sequence number": number} if number >= 0 and not behind else {}
-        rows = [("cpu_op", NODE, thread, at - 1, 14, {"External id": 1000 + i, "Sequence number": number})] if behind else []
+        if behind:
+            rank.operator(NODE, at - 1, 14, thread, **{"Sequence number": number})
         if name == "aten::add_" and behind:
-            rows.append(("cpu_op", "torch::autograd::AccumulateGrad", thread, at - 0.5, 12, {"External id": 2000 + i, **shown}))
-        rows += [
-            ("cpu_op", name, thread, at, 10, {**ids, **shown, **numbered}),
-            ("cuda_runtime", "cudaLaunchKernel", thread, at + 1, 3, {**ids, "correlation": i}),
-            ("kernel", f"kernel of {name}", 7, 900 + 100 * i, 100, {**ids, "correlation": i, "device": 0, "stream": 7}),
-        ]
-        for cat, event, tid, start, length, args in rows:
-            events.append({"ph": "X", "cat": cat, "name": event, "pid": tid // 7, "tid": tid, "ts": start, "dur": length, "args": args})
-        events += drawn_views.events(views, at + 11)
-    mark = {"ph": "X", "cat": "user_annotation", "pid": 0, "tid": 1, "name": "Optimizer.step#SGD.step", "ts": at - 1, "dur": 15}
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}], "traceEvents": [*events, mark]}))
-    job = read(str(path))
+            rank.operator("torch::autograd::AccumulateGrad", at - 0.5, 12, thread, **shown)
+        rank.launching(name, at, 10, (f"kernel of {name}", 900 + 100 * i, 100), thread, **shown, **numbered)
+        rank.rows += [{**row, "pid": 1} for row in drawn_views.events(views, at + 11)]
+    rank.range("Optimizer.step#SGD.step", at - 1, 15)
+    job = read(str(rank.write(tmp_path / "rank0.json", deviceProperties=[{"id": 0, "name": "NVIDIA H100 80GB HBM3"}])))
     return job, build(job)
 
 
