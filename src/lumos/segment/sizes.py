@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lumos.errors import LumosError
 from lumos.operators.shaped import elements
 from lumos.operators.symbols import Axis, Sum
+from lumos.operators.table import OperatorKind, kind_of
 from lumos.segment.named_axes import named_axes, names
 from lumos.segment.program import axes_of
 from lumos.trace.once import once_a_trace
@@ -58,21 +59,23 @@ def sizes(trace: Trace) -> Sizes:
 @once_a_trace
 def computed_rows(trace: Trace) -> frozenset[int]:
     """The symbols of rows that a layer multiplies by its weights, and that are joined to no size of the model and of its data: a script
-    worked out their number itself, as it does for the places of experts that have a fixed capacity."""
+    worked out their number itself, as it does for the places of experts that have a fixed capacity; and of rows that it chose of these."""
     axes = axes_of(trace)
-    inside, of = axes.symbols.inside, axes.inferred.of
-    weights = [given for given in axes.inferred.given if given.weight and len(given.axes) > 1]
-    known = {s for several in names(trace).meanings.values() for meant in several for axis in meant for s in inside(axis)}
-    known |= {s for given in weights for axis in given.axes for s in inside(axis)}
+    inside, of, calls = axes.symbols.inside, axes.inferred.of, axes.program.calls
+    weights = {s for given in axes.inferred.given if given.weight and len(given.axes) > 1 for axis in given.axes for s in inside(axis)}
+    known = weights | {s for several in names(trace).meanings.values() for meant in several for axis in meant for s in inside(axis)}
     out = set[int]()
-    for given in weights:
-        call = axes.program.calls[given.call]
-        arguments = (argument for argument in range(len(call.inputs)) if argument != given.place)
-        others = [input_axes for argument in arguments for input_axes in of.get((given.call, argument), ())]
-        rows = {s for input_axes in others for axis in input_axes for s in inside(axis)}
-        data = rows - {s for axis in given.axes for s in inside(axis)}
-        if len(data) == 1 and not data & known:
-            out |= data
+    for number, made_by in axes.inferred.makers.items():
+        taken = [tuple(map(inside, input_axes)) for i in range(len(calls[number].inputs)) for input_axes in of.get((number, i), ())]
+        if kind_of(calls[number].name) is OperatorKind.MULTIPLICATION:
+            symbols = [set().union(*each) for each in taken if len(each) > 1]
+            for weight in (each for each in symbols if each and each <= weights):
+                data = set().union(*symbols) - weight
+                out |= data if len(data) == 1 and not data & known else set()
+        for each, maker in zip(taken, made_by, strict=False):
+            chosen_of = of.get((maker, 0), ())
+            if each and chosen_of and chosen_of[0] and inside(chosen_of[0][0]) & out and len(each[0]) == 1 and not each[0] & known:
+                out |= each[0]
     return frozenset(out)
 
 
