@@ -54,6 +54,12 @@ def test_time_of_which_the_smaller_part_is_in_the_range_is_not(without):
     assert without(row("a", 0, 100), ranged("extra", 140, 290), row("b", 150, 200), row("c", 300, 400)) == 250
 
 
+def test_time_of_an_operator_around_a_range_is_the_ranges(without):
+    """A node of the backward pass, from 100 to 400, does all of its work but 20 ms in the range."""
+    around = row("a", 0, 100), row("node", 100, 400), row("c", 400, 500)
+    assert without(*around, ranged("extra", 110, 390), row("b", 200, 250)) == 200
+
+
 def test_python_between_operators_inside_an_operator_was_its_own_already(without):
     assert without(row("a", 0, 100), row("extra", 100, 400), row("b", 150, 200), row("c", 400, 500)) == 200
 

@@ -1,8 +1,8 @@
 """What operators and annotated ranges did, as tasks: all that `operator:GLOB` means.
 
 That is their own time and that of the operators and calls inside them; in a range also the time between these, such as Python or a sleep,
-where most of it lies inside; the collectives that they issue and that another CPU thread carries out; what another thread does for a range
-while the range waits for it, such as the backward pass; and the device work that all of that launches.
+and of the operators around it, where most of it lies inside; the collectives that they issue and that another CPU thread carries out; what
+another thread does for a range while the range waits for it, such as the backward pass; and the device work that all of that launches.
 """
 
 from __future__ import annotations
@@ -54,16 +54,15 @@ def inside(graph: Graph, job: Job, matches: Callable[[str], object]) -> Mask:
 
 
 def _during(graph: Graph, trace: Trace, own: Int64, lane: Int64, at: int, ranges: Int64) -> Int64:
-    """Of a rank's CPU tasks `own`, those that are time between operators in ranges of lane `at`, and the work of other threads, but no
-    collectives, that takes place in a range while the range waits for it."""
+    """Of a rank's CPU tasks `own`, those that take place in ranges of lane `at`, and the work of other threads, but no collectives, that
+    takes place in a range while the range waits for it."""
     assert graph.measured_start is not None and graph.measured_end is not None
     begin = trace.start[ranges] - graph.origin
     spans = union(begin, begin + trace.duration[ranges])
     start, end = graph.measured_start[own], graph.measured_end[own]
     most = 2 * within(spans, start, end) > end - start
-    between = (lane[own] == at) & (graph.event[own] == ABSENT)
-    elsewhere = np.isin(lane[own], _awaited_lanes(graph, lane, at, spans)) & (lane[own] != at) & (graph.kind[own] != Kind.COLLECTIVE)
-    chosen: Int64 = own[most & (between | elsewhere)]
+    elsewhere = np.isin(lane[own], _awaited_lanes(graph, lane, at, spans)) & (graph.kind[own] != Kind.COLLECTIVE)
+    chosen: Int64 = own[most & ((lane[own] == at) | elsewhere)]
     return chosen
 
 

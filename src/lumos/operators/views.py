@@ -156,11 +156,6 @@ def _inserted(tensor: Sized, at: int, size: int, axis: Axis) -> Sized:
     return Sized((*tensor.shape[:at], size, *tensor.shape[at:]), (*tensor.axes[:at], axis, *tensor.axes[at:]))
 
 
-def _as_complex(call: CallArguments) -> Results:
-    """Pairs of numbers along the last axis as one of each."""
-    return [Sized(call.tensors[0].shape[:-1], call.tensors[0].axes[:-1])]
-
-
 def _as_real(call: CallArguments) -> Results:
     tensor = call.tensors[0]
     return [_inserted(tensor, len(tensor.shape), 2, call.symbols.number(2))]
@@ -424,7 +419,7 @@ HOW: dict[str, Callable[[CallArguments], Results]] = {
     "flatten": _flattened,
     "unflatten": _unflattened,
     "as_strided": _strided,
-    "view_as_complex": _as_complex,
+    "view_as_complex": lambda call: [Sized(call.tensors[0].shape[:-1], call.tensors[0].axes[:-1])],
     "view_as_real": _as_real,
     "cat": _joined,
     "stack": _stacked,

@@ -1,8 +1,8 @@
 """Multiplications in less time than the device's peak rate allows."""
 
-import json
 
 import pytest
+from tests.drawn_rank import DrawnRank
 
 from lumos.changes.certainty.peak import above_peak_rate
 from lumos.changes.changes import Changes
@@ -28,18 +28,12 @@ def sum_of_two(tmp_path):
 
 
 def recorded(tmp_path, operator, size, us):
-    queue = {"pid": 0, "tid": 7, "args": {"stream": 7, "device": 0, "correlation": 1}}
     shapes = {"Input Dims": [size, size], "Input type": ["c10::BFloat16", "c10::BFloat16"], "Concrete Inputs": ["", ""]}
-    rows = [
-        {"cat": "cpu_op", "name": operator, "ts": 0, "dur": 20, "args": shapes},
-        {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 5, "dur": 5, "args": {"correlation": 1}},
-        {"cat": "kernel", "name": "gemm", "ts": 12, "dur": us, **queue},
-    ]
-    events = [{"ph": "X", "pid": 1, "tid": 1, **row} for row in rows]
+    rank = DrawnRank()
+    rank.operator(operator, 0, 20, **shapes)
+    rank.call("cudaLaunchKernel", 5, 5, ("gemm", 12, us))
     device = [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132, "totalGlobalMem": 85_000_000_000}]
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": device, "traceEvents": events}))
-    return read(path)
+    return read(rank.write(tmp_path / "rank0.json", deviceProperties=device))
 
 
 @pytest.mark.parametrize(("factor", "missing_us"), [("0.5", 38.9), ("1e-9", 138.9), ("0.8", 0), ("0", 0), ("2", 0)])

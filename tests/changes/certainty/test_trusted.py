@@ -1,8 +1,8 @@
 """What the trust in a recording means for an answer to a what-if."""
 
-import json
 
 import pytest
+from tests.drawn_rank import DrawnRank
 
 from lumos.analyze.trust import SOUND, Trust
 from lumos.changes.certainty.trusted import widened
@@ -56,19 +56,13 @@ def test_unsound_evidence_is_refused_in_python_too(example):
 def one_step(folder, backward):
     """One step: a sort of 500 µs, then 60 operators of 5 µs launch a kernel of 20 µs each. The first kernel starts at 505 µs, the last
     ends at 1705 µs: the latency. In a loop the CPU needs 800 µs a step and the device 1200 µs, which sets the pace."""
-    rows = [
-        {"cat": "user_annotation", "name": "ProfilerStep#4", "ts": 0, "dur": 800},
-        {"cat": "cpu_op", "name": "aten::sort", "ts": 0, "dur": 500},
-    ]
+    rank = DrawnRank()
+    rank.step(4, 0, 800)
+    rank.operator("aten::sort", 0, 500)
     for i in range(60):
-        at, ids = 500 + 5 * i, {"correlation": i + 1}
-        rows.append({"cat": "cpu_op", "name": backward, "ts": at, "dur": 5})
-        rows.append({"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 1, "dur": 4, "args": ids})
-        queue = {"pid": 0, "tid": 7, "args": {**ids, "stream": 7, "device": 0}}
-        rows.append({"cat": "kernel", "name": "mul", "ts": 505 + 20 * i, "dur": 20, **queue})
-    events = [{"ph": "X", "pid": 1, "tid": 1, **row} for row in rows]
-    (folder / "rank0.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
-    job = read(folder / "rank0.json")
+        rank.operator(backward, 500 + 5 * i, 5)
+        rank.call("cudaLaunchKernel", 501 + 5 * i, 4, ("mul", 505 + 20 * i, 20))
+    job = read(rank.write(folder / "rank0.json"))
     return job, build(job)
 
 

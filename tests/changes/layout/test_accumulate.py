@@ -4,6 +4,7 @@ import json
 
 import pytest
 from tests.changes.layout.test_replicated import job_of
+from tests.drawn_rank import DrawnRank
 
 from lumos.changes.changes import Changes
 from lumos.changes.layout.accumulate import accumulation, accumulation_ns
@@ -37,9 +38,9 @@ def layout_of_events(tmp_path, device, events):
     return measured_layout(segment(build(job), job)), job
 
 
-def step_of(tmp_path, *more):
-    """An operator takes 8 us, of which its launch call takes 3; a kernel takes 5 us. more: further rows."""
-    events = []
+def step_of(tmp_path, *more, inner=()):
+    """An operator takes 8 us, of which its launch call takes 3; a kernel takes 5 us. more: further rows. inner: events inside of these."""
+    events = [*inner]
     for i, (name, thread, dims, dtype, number, launches) in enumerate((*ROWS, *more), 1):
         known = {"Input Dims": dims, "Input type": [dtype] * len(dims)} if dims else {}
         number_of = {"Sequence number": number} if number >= 0 else {}
@@ -60,9 +61,17 @@ def test_a_gradient_is_read_twice_and_written_once_in_its_own_type(tmp_path):
     assert accumulation_ns(microbatches(layout, job, h100, 4)) == pytest.approx(3 * (8_000 + kernel), abs=100)
 
 
-def test_gradients_are_added_also_by_a_microbatch_that_leaves_out_its_last_kernel(tmp_path):
+def test_an_addition_detaches_nothing(tmp_path):
+    """What keeps the first gradient of a weight takes 3 us to detach it."""
+    layout, job = step_of(tmp_path, inner=[("cpu_op", "aten::detach", 2, 61, 3, {"External id": 9})])
+    rank = recordings_of(layout.segmentation, job)[0]
+    assert accumulation(rank, load_cluster("h100").accelerator)[-1].cpu == pytest.approx(5_000, abs=10)
+
+
+@pytest.mark.parametrize("exchanging", ["torch.distributed.ddp.reducer::copy", "FSDP::post_backward_reduce (layers.0)"])
+def test_gradients_are_added_also_by_a_microbatch_that_leaves_out_its_last_kernel(tmp_path, exchanging):
     """The copy into the bucket of an exchange comes last in the backward pass, and only in that of the last microbatch."""
-    layout, job = step_of(tmp_path, ("torch.distributed.ddp.reducer::copy", 2, [], "", -1, True))
+    layout, job = step_of(tmp_path, (exchanging, 2, [], "", -1, True))
     h100 = load_cluster("h100").accelerator
     kernel = accumulation(recordings_of(layout.segmentation, job)[0], h100)[-1].device
     graph = assemble_pieces(microbatches(layout, job, h100, 3)).graph
@@ -81,14 +90,12 @@ def test_on_a_cpu_a_gradient_is_added_at_the_rate_of_the_steps_work_in_place(tmp
         ("aten::lerp_", [big, big, []], -1, 48),
         ("aten::lerp_", [big, big, []], -1, 128),
     )
-    rows, at = [], 0
+    drawn, at = DrawnRank(), 0
     for name, dims, number, us in operators:
         args = {"Input Dims": dims, "Input type": ["float"] * len(dims), **({"Sequence number": number} if number >= 0 else {})}
-        rows.append({"ph": "X", "cat": "cpu_op", "name": name, "pid": 0, "tid": 1, "ts": at, "dur": us, "args": args})
+        drawn.operator(name, at, us, **args)
         at += us + 1
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"traceEvents": rows}))
-    job = read(str(path))
+    job = read(str(drawn.write(tmp_path / "rank0.json")))
     layout = measured_layout(segment(build(job), job))
     assert accumulation(recordings_of(layout.segmentation, job)[0], None) == {-1: Extra(cpu=156_000)}
 

@@ -19,7 +19,9 @@ from lumos.changes.layout.placed import Launching
 from lumos.cost.memory_bound_model import moved
 from lumos.graph.places import innermost
 from lumos.graph.table import Kind
+from lumos.operators.calls import GATHERS
 from lumos.operators.shaped import elements
+from lumos.operators.table import own_name
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.rank import recordings_of
 from lumos.segment.weights import Gradient
@@ -47,7 +49,7 @@ def accumulation(
     """What adding the gradients of one microbatch to those of the earlier ones takes, by layer (-1: outside the layers). passes: how often
     each is read or written; a copy does so twice. after: the rank with the shapes that the changed job has; None for the recorded ones."""
     total: dict[int, Extra] = defaultdict(Extra)
-    operator = operator_ns(rank) if accelerator is not None else 0.0
+    operator = max(operator_ns(rank) - _stored_ns(rank), 0.0) if accelerator is not None else 0.0
     rate = _access_rate(rank.trace) if accelerator is None else 0.0
     for gradient in _gathered(after or rank):
         n = elements(gradient.shape)
@@ -122,6 +124,15 @@ def operator_ns(rank: RankRecording) -> float:
     own = tasks[graph.kind[tasks] == Kind.OPERATOR]
     of_row = np.bincount(graph.event[own], graph.duration[own], minlength=len(rank.trace))
     return float(np.median(of_row[unique[count == 1]] + graph.duration[owners.launch[work.tasks[single]]]))
+
+
+def _stored_ns(rank: RankRecording) -> float:
+    """What the CPU of a rank takes to keep a gradient that is the first of its weight, which an addition does not: it is detached, in the
+    row that gathers it. The mean, ns; 0 where the trace does not show it."""
+    graph, trace, tasks = rank.segmentation.graph, rank.trace, rank.tasks
+    tasks = tasks[graph.named(lambda name: own_name(name) == "detach")[tasks] & (graph.event[tasks] >= 0)]
+    gathering = innermost(trace, np.flatnonzero(trace.named(lambda name: name == GATHERS)), graph.event[tasks].astype(np.int64))
+    return float(graph.duration[tasks[gathering >= 0]].sum()) / max(len(unique(gathering[gathering >= 0])), 1)
 
 
 def _access_rate(trace: Trace) -> float:

@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 
 #: What operators and kernels are called that update lists of weights.
 _LISTS = re.compile(r"_foreach_|_fused_|multi_tensor")
-#: What DistributedDataParallel calls its copies of gradients into buckets and back, which it makes where it exchanges them.
-_BUCKETS = re.compile(r"torch(\.|::)distributed(\.ddp\.|::)reducer::")
+#: What DistributedDataParallel calls its copies of gradients into buckets and back, and FSDP2 what it does to scatter them: both only where
+#: they exchange them.
+_BUCKETS = re.compile(r"torch(\.|::)distributed(\.ddp\.|::)reducer::|FSDP::post_backward_r(educe|s_wait)")
 
 #: The phases of a microbatch's passes.
 _OF_PASSES = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)

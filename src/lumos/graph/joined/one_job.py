@@ -120,23 +120,15 @@ def _same_rows(one: Trace, other: Trace) -> bool:
 
 def _unlike(traces: Sequence[Trace]) -> Iterator[Evidence]:
     """Ranks with other devices or other versions of software than most of them. Some jobs do run on unlike machines."""
-    for code, words, of_trace in (("ranks-unlike-devices", "ran on", _devices), ("ranks-unlike-software", "ran with", _software)):
-        values = {trace.rank: text for trace in traces if (text := of_trace(trace))}
+    devices = {t.rank: ", ".join(sorted({d["name"] for d in t.devices if d.get("name")})) for t in traces}
+    software = {t.rank: ", ".join(f"{key} {t.metadata[key]}" for key in SOFTWARE if t.metadata.get(key)) for t in traces}
+    for code, words, said in (("ranks-unlike-devices", "ran on", devices), ("ranks-unlike-software", "ran with", software)):
+        values = {rank: text for rank, text in said.items() if text}
         usual = Counter(values.values()).most_common(1)[0][0] if values else ""
         others = [rank for rank, value in values.items() if value != usual]
         if others:
             message = f"{listed(others)} {words} {values[others[0]]}, most other ranks {words.split()[1]} {usual}"
             yield Evidence(code, message, Grade.LIMITED)
-
-
-def _devices(trace: Trace) -> str:
-    """The kinds of devices that a recording's header lists."""
-    return ", ".join(sorted({device["name"] for device in trace.devices if device.get("name")}))
-
-
-def _software(trace: Trace) -> str:
-    """What a recording's header says of the software's versions."""
-    return ", ".join(f"{key} {trace.metadata[key]}" for key in SOFTWARE if trace.metadata.get(key))
 
 
 def _model(traces: Sequence[Trace]) -> Iterator[Evidence]:
