@@ -26,19 +26,6 @@ def work() -> None:
     (weight @ weight).sum().backward()
 
 
-def test_lightning_steps_with_the_optimizer_and_not_with_every_batch(frameworks: None, tmp_path: Path) -> None:
-    callback = lumos.collect.lightning(tmp_path, steps=1, warmup=1)
-    trainer = SimpleNamespace(global_step=0)
-    callback.on_train_start(trainer, None)
-    for batch in range(8):
-        work()
-        trainer.global_step = (batch + 1) // 2  # two batches are accumulated
-        callback.on_train_batch_end(trainer, None, None, None, batch)
-    callback.on_train_end(trainer, None)
-    assert callback.recording._done == 4
-    assert (tmp_path / "rank0.json.gz").is_file()
-
-
 def test_lightning_closes_the_recording_when_the_training_fails(frameworks: None, tmp_path: Path) -> None:
     callback = lumos.collect.lightning(tmp_path, steps=5, warmup=1)
     trainer = SimpleNamespace(global_step=0)

@@ -74,19 +74,3 @@ def test_records_continues_and_refuses_another_machines_folder(record: Record, t
     (tmp_path / "recording.json").write_text(json.dumps({**recording, "torch": "1.0"}))
     with pytest.raises(SystemExit, match=r"another machine's recording \(torch 1.0 then"):
         record()
-
-
-@pytest.mark.parametrize(
-    ("only", "table", "count"),
-    [
-        ("gemm-*-16-32-*", "gemm.csv", 6),
-        ("attention-*-yes-1-32-*", "attention.csv", 3),
-        ("layer_norm-*-16-*", "normalisation.csv", 2),
-        ("copy-*-4096", "copy.csv", 5),
-    ],
-)
-def test_microbenchmarks_fill_their_tables(record: Record, tmp_path: Path, only: str, table: str, count: int) -> None:
-    assert record("--only", only) == 0
-    result = rows(tmp_path / table)
-    assert len(result) == len({r["id"] for r in result}) == count
-    assert all(float(r["time_us"]) > 0 for r in result)

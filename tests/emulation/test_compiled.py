@@ -5,6 +5,10 @@ import textwrap
 import pytest
 from tests.emulation.emulated_scripts import run
 
+from lumos.cost.cluster import load_cluster
+from lumos.emulation.device.fusion import launched
+from lumos.emulation.device.kernels import Kernels
+
 pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
 
 #: Memory is counted in MiB, of which x and w take one each. It is counted in the recorded step and in the one before.
@@ -48,3 +52,20 @@ def test_what_compiled_code_makes_and_uses_up_takes_no_memory(tmp_path):
     assert round(held() - begin, 1) == 1.0, "a gradient that compiled code makes"
     """
     run(tmp_path, HEAD + textwrap.dedent(checks))
+
+
+LAYERS = """
+layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(512), nn.Linear(512, 512)) for _ in range(12)).cuda()
+optimizer = torch.optim.SGD(layers.parameters(), 0.1)
+through = torch.compile(lambda x: [x := x + layer(x) for layer in layers][-1].sum())
+for _ in range(2):
+    through(torch.ones(1024, 512, device="cuda")).backward()
+    optimizer.step()
+"""
+
+
+def test_sums_along_the_layers_are_made_once(tmp_path):
+    (process,) = run(tmp_path, LAYERS)
+    launches, _ = launched(process, Kernels(load_cluster("h100").accelerator))
+    norms = [one.work.bytes / (4 * 1024 * 512) for each in launches for one in each if "add_native_layer_norm" in one.name]
+    assert len(norms) == 11 and max(norms) < 4.1, "two are read and two are written"

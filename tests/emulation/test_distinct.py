@@ -98,6 +98,9 @@ def test_the_last_rank_alone_is_of_another_kind_where_sizes_do_not_divide():
     ran = lambda ranks: [a_process(rank=rank, world=8, **({"operators": short} if rank == 7 else {})) for rank in ranks]  # noqa: E731
     found = distinct_work(8, mesh_dimensions(a_process(rank=0, world=8, groups=groups())), ran, True)
     assert (found.run, found.copies) == ([0, 7], {0: [1, 2, 3, 4, 5, 6], 7: []})
+    work = [an_operator("aten::sort")], [an_operator("aten::mm")], short, short  # of ranks with six tables, of which the first logs
+    ran = lambda ranks: [a_process(rank=rank, world=4, operators=work[rank]) for rank in ranks]  # noqa: E731
+    assert distinct_work(4, [{rank: list(range(4)) for rank in range(4)}], ran, True).copies == {0: [], 1: [], 2: [], 3: []}
     assert not any(same_but_sizes(a_process(), a_process(**each)) for each in ({"calls": []}, {"operators": [an_operator("aten::bmm")]}))
 
 

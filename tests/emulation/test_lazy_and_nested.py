@@ -23,6 +23,7 @@ for _ in range(2):
         out = nn.functional.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(-2).unbind()
         torch.cat(out).sum().backward()
         assert [len(each) for each in out] == [30, 90, 60] and rows[1].grad.shape == (90, 192)
+    assert len(torch.nested.nested_tensor([torch.ones(3), torch.ones(5)], layout=torch.jagged).cuda().unbind()[1]) == 5
     net(torch.zeros(2, 3, 6, 6, device="cuda")).sum().backward()
     step()
 """

@@ -182,7 +182,9 @@ def test_switches_of_tf32_and_pinned_memory_are_those_of_the_moment(tmp_path):
                 torch.set_float32_matmul_precision(precision)
                 torch.backends.cudnn.allow_tf32 = precision == "highest"
                 model(torch.ones(8, 64, device="cuda")), image(torch.ones(2, 4, 8, 8, device="cuda"))
-            torch.ones(1000).cuda(), torch.ones(1000).pin_memory().cuda(non_blocking=True)
+            kept = torch.ones(1000)
+            kept.cuda(), kept.pin_memory()[:999].cuda(non_blocking=True), image.weight[:, [0, 2]]
+            assert next(iter(torch.utils.data.DataLoader(kept, 8, pin_memory=True))).is_pinned() and not kept.is_pinned()
             optimizer.step()
         """
     (process,) = run(tmp_path, body)

@@ -4,7 +4,7 @@ The process groups that rank 0 made are the dimensions in which ranks differ. Wh
 does what rank 0 does, they all do. Else there are as many kinds of ranks as there are places along the dimensions that change the work, as
 with the stages of a pipeline; a rank and its neighbour along each dimension tell which ones these are. They are taken between rank 0, which
 often writes the log, and the last one, which has what is left of sizes that do not divide, so that these two may be of kinds of their own.
-Ranks that do the same on parts of different sizes, as with a vocabulary that does not divide, are of one kind.
+Ranks that do the same on parts of different sizes, as with a vocabulary that does not divide, are of one kind, but for those that ran.
 
 A copy's peer is as far on in its group as the original's peer is in the original's: the same tensor-parallel rank of the next pipeline
 stage, or the next rank of a ring.
@@ -76,7 +76,7 @@ def distinct_work(
     needed = to_run(changing, start)
     ran(needed)
     copies_of = copies(world, needed, [axis for axis in along if axis not in changing])
-    for rank in (0, *([last] if last_ran else [])):
+    for rank in sorted({0, *(rank for rank in beside if rank is not None), *([last] if last_ran else [])}):
         if rank not in copies_of:
             leader = next(original for original, others in copies_of.items() if rank in others)
             if not alike(rank, leader, same_work):

@@ -257,16 +257,13 @@ def _calls(process: Process) -> Iterator[_Call]:
     """Everything that the record has but calls of modules, which torch's observer does not see, in the order in which it began, each with
     its caller on its thread."""
     lists: tuple[Sequence[Operator | Mark | Exchange], ...] = (process.marks, process.operators, process.exchanges)
-    every = [(kind, position, entry) for kind, things in enumerate(lists) for position, entry in enumerate(things) if not _is_module(entry)]
+    every = [(kind, position, entry) for kind, things in enumerate(lists) for position, entry in enumerate(things)]
+    every = [each for each in every if not (isinstance(each[2], Mark) and each[2].name.startswith(MODULE_PREFIX))]
     every.sort(key=lambda one: (one[2].begin, -one[2].end, *one[:2]))
     around = dict(enclosed((entry.thread, entry.begin, entry.end, number) for number, (_, _, entry) in enumerate(every)))
     first = _first_call(process)
     for number, (_, position, entry) in enumerate(every):
         yield _Call(first + number, first + around[number][-1] if around[number] else 2 + entry.thread, entry, position)
-
-
-def _is_module(what: Operator | Mark | Exchange) -> bool:
-    return isinstance(what, Mark) and what.name.startswith(MODULE_PREFIX)
 
 
 def _results(process: Process, calls: Sequence[_Call]) -> list[list[Argument]]:

@@ -112,3 +112,9 @@ def test_what_never_took_memory_is_made_again_and_what_did_is_read(drawn, first,
     inside(draw, 0, made, op(draw, "mul", [2, 3], 4), multiply(draw, 4, 5), op(draw, "add", [2, 5], 6))
     found = launches(draw)
     assert found[0][1][0] == kernels[0] and kernels[1] in found[-1][1]
+
+
+def test_what_is_made_of_more_than_four_is_written(drawn):
+    draw = drawn()
+    inside(draw, 0, *(op(draw, "add", [i, i + 10], i + 1, lost=True) for i in range(1, 7)), multiply(draw, 7, 8))
+    assert launches(draw)[0][1][0] == ("triton_poi_fused_add", 8 * SIZE), "seven are read, and the fourth sum is written"

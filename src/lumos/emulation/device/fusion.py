@@ -41,6 +41,8 @@ _CLASSES = (NORMALISATION, REDUCTION, POINTWISE, STRIDED)
 _NAMES = {NORMALISATION: "triton_per_fused", REDUCTION: "triton_red_fused", POINTWISE: "triton_poi_fused", STRIDED: "triton_poi_fused"}
 #: Words of a fused kernel's name, so that it stays readable.
 _WORDS = 4
+#: What is made of more than so many is written (`realize_reads_threshold` of torch/_inductor/config.py, where several read it).
+_MOST_READS = 4
 #: Operators that write their first tensor without reading it.
 _OVERWRITE = ("copy", "fill", "zero")
 
@@ -125,10 +127,12 @@ class _Fusion:
         for piece in pieces:
             own: dict[int, int] = {}
             for storage, size in piece.reads.items():
-                _add(own, made.get(storage) or self.sources.get(storage, {storage: size}))
+                _add(own, made[storage] if storage in made else self.sources.get(storage, {storage: size}))
             _add(reads, own)
             sizes |= piece.writes
-            made |= dict.fromkeys(piece.writes, own)
+            if len(own) > _MOST_READS:
+                self.in_memory |= piece.writes.keys()
+            made |= dict.fromkeys(piece.writes, {} if len(own) > _MOST_READS else own)  # the same kernel has at hand what it writes
         self.sources |= {storage: own for storage, own in made.items() if storage not in self.in_memory}
         written = sum(size for storage, size in sizes.items() if storage in self.in_memory)
         if not written:

@@ -18,7 +18,7 @@ from torch.nn import Parameter
 
 from lumos.collect.loading import when_loaded
 from lumos.emulation.process.outside import OUTSIDE, is_own
-from lumos.emulation.process.patches import TORCH
+from lumos.emulation.process.patches import TORCH, Silent
 
 if TYPE_CHECKING:
     from lumos.emulation.process.journal import Journal
@@ -90,8 +90,9 @@ def saving(journal: Journal, mode: Any) -> None:
     FakeTensor.__reduce_ex__ = _reduced
     torch.serialization.add_safe_globals([_made])
 
-    def nothing(*_: Any, **__: Any) -> None:
+    def nothing(*_: Any, **__: Any) -> Silent:
         journal.assume("not-saved", "checkpoints are not saved")
+        return Silent()  # which one that is saved meanwhile is asked whether it is done
 
     @OUTSIDE.around(torch, "save")
     def save(write: Any, content: Any, file: Any, *args: Any, **kwargs: Any) -> None:

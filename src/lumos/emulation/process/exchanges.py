@@ -78,8 +78,8 @@ class Exchanges:
             kind=kind, name=word, group=name, sequence=sequence, thread=0, begin=0, end=0,
             dtype=str(some.dtype).removeprefix("torch.") if some is not None else "uint8",
             input_elements=sum(tensor.numel() for tensor in sends), output_elements=sum(tensor.numel() for tensor in receives),
-            peer=_peer(given, group), input_splits=_splits(given, "input_split_sizes", sends),
-            output_splits=_splits(given, "output_split_sizes", receives),
+            peer=_peer(given, group), input_splits=_splits(given, "input_split_sizes", sends, self._journal.stands_in),
+            output_splits=_splits(given, "output_split_sizes", receives, self._journal.stands_in),
             stream=self._streams.current, asynchronous=asynchronous,
             host=bool(some is not None and some.device.type == "cpu" and kind is not CollectiveKind.BARRIER),
             storages=sorted({self._storages.number_of(tensor) for tensor in (*sends, *receives)}),
@@ -152,11 +152,14 @@ def _peer(given: dict[str, Any], group: Any) -> int:
     return -1 if member is None else int(torch.distributed.get_global_rank(group, int(member)))
 
 
-def _splits(given: dict[str, Any], name: str, tensors: list[Any]) -> list[int]:
-    """Elements to or from each member. c10d counts in rows of the first dimension."""
+def _splits(given: dict[str, Any], name: str, tensors: list[Any], stands_in: bool) -> list[int]:
+    """Elements to or from each member. c10d counts in rows of the first dimension, and refuses parts that are not all of them; stands_in:
+    they may follow from what is not known."""
     rows = given.get(name) or []
     if not rows or not tensors or not tensors[0].dim():
         return []
+    if sum(rows) != tensors[0].shape[0] and not stands_in:
+        raise ValueError(f"{name} has {sum(rows)} rows in all, the tensor {tensors[0].shape[0]}")
     width = tensors[0].numel() // max(tensors[0].shape[0], 1)
     return [int(count) * width for count in rows]
 

@@ -133,6 +133,11 @@ class Journal:
         known = self.assumed.get((code, message)) or Assumption(code, message, where or line_of_script(), 0)
         self.assumed[code, message] = Assumption(code, message, known.where, known.count + 1)
 
+    @property
+    def stands_in(self) -> bool:
+        """Whether something stood in for values that nobody knows, which others may follow from since."""
+        return any(code.startswith(("stand-in", "balanced")) for code, _ in self.assumed)
+
     def _number(self, entry: _Entry) -> int:
         self.last += 1
         self.entries[self.last] = entry

@@ -18,7 +18,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from lumos.collect.loading import when_loaded
-from lumos.emulation.process.operators.stand_ins import ALL_SELECTED, pin
+from lumos.emulation.process.operators.known import pin
+from lumos.emulation.process.operators.stand_ins import ALL_SELECTED
 from lumos.emulation.process.patches import TORCH, Silent
 
 if TYPE_CHECKING:
@@ -160,11 +161,12 @@ def values(mode: Any) -> None:
         return [read(element) for element in data] if nested else data
 
     torch.utils._device._device_constructors()  # by which `with torch.device(…)` knows these functions, kept as they are
+    torch._C._set_only_lift_cpu_tensors(mode.kind != "cpu")  # of each thread: data are on the host first, those of a list as index too
 
     @TORCH.around(torch, "tensor")
     @TORCH.around(torch, "as_tensor")
     def made(make: Any, data: Any, *args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
-        torch._C._set_only_lift_cpu_tensors(mode.kind != "cpu")  # of each thread: data are on the host first, also in a backward pass
+        torch._C._set_only_lift_cpu_tensors(mode.kind != "cpu")  # also in a backward pass
         out = make(data if isinstance(data, torch.Tensor) else read(data), *args, **kwargs)
         return pin(out) if pin_memory else out
 
@@ -212,6 +214,10 @@ def higher_order(journal: Journal, mode: Any) -> None:
             journal.assume(*ALL_SELECTED)
             return mode.rows if bounds.get("max") is None else min(mode.rows, bounds["max"])
 
+    def lengths(module: Any) -> None:  # of a number for tensors with data as well, which those without take over
+        torch.Tensor.nested_int_memo = property(lambda offsets: module._tensor_symint_registry[offsets])
+
+    when_loaded("torch.nested._internal.nested_tensor", lengths)
     when_loaded("torch._library.fake_impl", selections)
     when_loaded("torch.nn.attention.flex_attention", lambda module: _flexible(module, journal))
     when_loaded("torch.distributed.fsdp._fully_shard._fsdp_param", shards)
@@ -300,18 +306,22 @@ def loaders(journal: Journal, mode: Any) -> None:
     """Data loaders run for real, in this process: their workers would have to be emulated too."""
     data = importlib.import_module("torch.utils.data.dataloader")
     code = data.DataLoader.__init__.__code__
-    hidden: dict[int, bool] = {}
+    kinds: dict[int, tuple[bool, bool]] = {}  # by data set: whether others load it, and into pinned memory
 
     @TORCH.around(data.DataLoader, "__init__")
     def init(make: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         given = dict(zip(code.co_varnames[1 : code.co_argcount], args, strict=False)) | kwargs
         make(loader, **{name: value for name, value in given.items() if name not in _OF_WORKERS})
-        hidden[id(loader.dataset)] = apart = bool(given.get("num_workers"))
-        if apart:
+        kinds[id(loader.dataset)] = bool(given.get("num_workers")), mode.kind != "cpu" and bool(given.get("pin_memory"))
+        if given.get("num_workers"):
             journal.assume("no-workers", "data loaders run in the process itself, and their work is not part of the record")
 
     @TORCH.around(data._BaseDataLoaderIter, "__next__")
     def following_batch(following: Any, iterator: Any) -> Any:
-        with mode.aside(hidden=hidden.get(id(iterator._dataset), False)):
+        apart, pins = kinds.get(id(iterator._dataset), (False, False))
+        with mode.aside(hidden=apart):
             batch = following(iterator)
+        if pins:
+            with mode.journal.closed() if apart else contextlib.nullcontext():
+                batch = data._utils.pin_memory.pin_memory(batch)
         return mode.batch_of(batch)

@@ -199,16 +199,12 @@ def _driver(device: Device) -> Any:
     asked = ("hip", device.architecture) if device.is_amd else ("cuda", 10 * major + minor)
     target = importlib.import_module("triton.backends.compiler").GPUTarget(*asked, lanes)
     properties = {
-        "max_shared_mem": 232448, "max_num_regs": 65536, "multiprocessor_count": device.processors, "warpSize": lanes, "sm_clock_rate": 1,
-        "mem_clock_rate": 1, "mem_bus_width": 1,
-    }  # fmt: skip
+        "max_shared_mem": 232448, "max_num_regs": 65536, "multiprocessor_count": device.processors, "warpSize": lanes,
+        **dict.fromkeys(("sm_clock_rate", "mem_clock_rate", "mem_bus_width"), 1)}  # fmt: skip
     return types.SimpleNamespace(
         is_active=lambda: True, get_current_target=lambda: target, get_current_device=torch.cuda.current_device,
         set_current_device=torch.cuda.set_device, get_current_stream=lambda *_: 0, get_device_interface=lambda: torch.cuda,
         get_device_capability=torch.cuda.get_device_capability, utils=types.SimpleNamespace(get_device_properties=lambda _: properties),
-        get_active_torch_device=lambda: torch.device("cuda", torch.cuda.current_device()), get_benchmarker=lambda: _equally_fast,
+        get_active_torch_device=lambda: torch.device("cuda", torch.cuda.current_device()),
+        get_benchmarker=lambda: lambda *_, quantiles=None, **__: [1.0] * len(quantiles) if quantiles else 1.0,
     )  # fmt: skip
-
-
-def _equally_fast(*_: Any, quantiles: Any = None, **__: Any) -> Any:
-    return [1.0] * len(quantiles) if quantiles else 1.0

@@ -3,8 +3,9 @@
 What a kernel of compiled code makes and uses up never lies in memory: a result of an operator that torch's partitioner would fuse
 (`torch._functorch.partitioners`) takes memory only once something else uses it, which is an operator that cannot be fused, one outside of
 compiled code, a collective, or the script itself. What the backward pass needs of it is made again from what it was made from, which is
-kept as long. As for the partitioner, random numbers and reductions to less than a quarter are not made again. Work on complex numbers is
-not fused (torch/_inductor/lowering.py).
+kept as long. As for the partitioner, random numbers and reductions to less than a quarter are not made again, nor is what was made only
+after something that cannot be fused had used what it is made of (`ban_recompute_used_far_apart`), as each sum along a model's layers is.
+Work on complex numbers is not fused (torch/_inductor/lowering.py).
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class Compiled:
             self._open.depth = depth
         if not depth:
             self._forward.begin(-1)
+            self._storages.use_all(apart=True)
         self._storages.use(tensors_in((out,)))
         return out
 
@@ -95,7 +97,7 @@ class Compiled:
             return contextlib.nullcontext()
         if self.region >= 0 and _is_fusible(func) and all(tensor.device.type == "cuda" and not tensor.is_complex() for tensor in given):
             return self._storages.fusing(given)
-        self._storages.use(given)
+        self._storages.use(given, self.region >= 0)
         return contextlib.nullcontext()
 
     @property

@@ -200,6 +200,17 @@ def address_of(tensor: Any) -> int:
         return -1
 
 
+def pin(tensor: Any) -> Any:
+    """Let the memory of a tensor of the host be pinned, and so of all that lie there; returns the tensor."""
+    tensor.untyped_storage().pinned = True
+    return tensor
+
+
+def is_pinned(tensor: Any) -> bool:
+    """Whether a tensor lies in memory of the host that is pinned."""
+    return address_of(tensor) >= 0 and getattr(tensor.untyped_storage(), "pinned", False)
+
+
 def tensors_in(values: Iterable[Any]) -> Iterator[Any]:
     """The tensors among values, those in lists and mappings included."""
     for element in values.values() if isinstance(values, dict) else values:

@@ -23,7 +23,7 @@ from lumos.emulation.process.exchanges import Exchanges
 from lumos.emulation.process.operators import by_device, sparse, stand_ins
 from lumos.emulation.process.operators.compiled import PRODUCTS, Compiled
 from lumos.emulation.process.operators.composite import OWN_KERNEL_BESIDE, calls_of, clearing, follows, has_kernel, implementation
-from lumos.emulation.process.operators.known import KnownValues, tensors_in
+from lumos.emulation.process.operators.known import KnownValues, pin, tensors_in
 from lumos.emulation.process.versions import allows_tf32
 from lumos.emulation.record import Operator
 
@@ -217,8 +217,10 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
                 if func._schema.returns:
                     raise UnsupportedOperatorException(" of ".join(map(str, (func, *layouts)))) from error
                 out = None  # it writes into what it is given
-            stand_ins.check_placed(self, func, args)
+            stand_ins.check_indices(self, func, args)
             self.known.follow(func, args, kwargs, out)
+        if kwargs.get("pin_memory"):
+            pin(out)
         stand_ins.pass_on(self, func, args, kwargs, out)
         return out
 

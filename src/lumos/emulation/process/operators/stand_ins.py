@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from lumos.emulation.process.operators import sparse
 from lumos.emulation.process.operators.compiled import PRODUCTS, is_view
-from lumos.emulation.process.operators.known import WHOLE, address_of, tensors_in, written
+from lumos.emulation.process.operators.known import WHOLE, address_of, is_pinned, pin, tensors_in, written
 from lumos.emulation.record import CallKind
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def from_data(mode: Any, source: Any) -> Any:
         return sparse.without_data(source, lambda part: from_data(mode, part))
     tensor = mode.from_tensor(source)
     if is_pinned(source):
-        tensor.pinned = True
+        pin(tensor)
     if source.device.type == "cpu" and not source.requires_grad:
         mode.known.forget(tensor)
         mode.known.know(tensor, source)
@@ -221,20 +221,20 @@ def check_types(func: Any, args: Any) -> None:
         raise RuntimeError(f"cannot sample {args[1]} of {args[0].shape[-1]} samples without replacement")
 
 
-@cache
-def _place(func: Any, name: str) -> int:
-    """The place of an argument of this name; as many as there are where there is none."""
-    names = [argument.name for argument in func._schema.arguments]
-    return names.index(name) if name in names else len(names)
+#: Operators of which an argument indexes the first one: its place, the dimension, and the place of an index that says that there is none.
+_INDEXED = {aten.nll_loss_forward: (1, 1, 4), aten.nll_loss2d_forward: (1, 1, 4), aten.embedding: (1, 0, None)}
 
 
-def check_placed(mode: Any, func: Any, args: Any) -> None:
-    """Raise torch's error for values that do not go where they are put, of which a mask that nobody knows says nothing."""
-    if (_place(func, "indices"), _place(func, "values")) == (1, 2):
-        masks = (mask for mask in args[1] if mask is not None and mask.dtype in (torch.bool, torch.uint8))
-        if all(map(mode.known.has, masks)):
-            with mode:
-                args[2].expand(_index(mode, aten.index.Tensor, args[:2], {}).shape)
+def check_indices(mode: Any, func: Any, args: Any) -> None:
+    """Raise what the device says of known classes and rows beyond those that there are, unless something may have stood in for them."""
+    place, dim, ignored = _INDEXED.get(func.overloadpacket, (0, 0, None))
+    known = mode.known.of(args[place]) if place and not mode.journal.stands_in else None
+    if known is not None:
+        size = args[0].shape[min(dim, args[0].dim() - 1)]
+        with mode.aside(hidden=True):
+            outside = [value for value in known[(known < 0) | (known >= size)].tolist() if ignored is None or value != args[ignored]]
+        if outside:
+            raise RuntimeError(f"CUDA error: device-side assert triggered: index {outside[0]} is out of bounds of {size}")
 
 
 class EndlessReadsError(RuntimeError):
@@ -337,15 +337,14 @@ def _bincount(mode: Any, _: Any, args: Any, kwargs: Any) -> Any:
     return out
 
 
-def pin(tensor: Any) -> Any:
-    """Let a tensor of the host say that its memory is pinned; returns it."""
-    tensor.pinned = True
-    return tensor
-
-
-def is_pinned(tensor: Any) -> bool:
-    """Whether a tensor of the host says that its memory is pinned."""
-    return bool(getattr(tensor, "pinned", False))
+def _in_pinned_memory(mode: Any, _: Any, args: Any, __: Any) -> Any:
+    """A copy in pinned memory, but of what lies there already."""
+    if is_pinned(args[0]):
+        return args[0]
+    out = pin(args[0].clone())
+    if mode is not None and (values := mode.known.copied(args[0])) is not None:
+        mode.known.know(out, values)
+    return out
 
 
 def _convolution(*names: str) -> Callable[..., Any]:
@@ -439,7 +438,7 @@ _BY_NAME: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "nonzero": _nonzero, "masked_select": _masked_select, "index.Tensor": _index, "_unique2": _unique, "unique_dim": _unique,
     "unique_consecutive": _unique, "repeat_interleave.Tensor": _repeat_interleave, "bincount": _bincount,
     "record_stream": lambda mode, _, args, __: mode.storages.record_stream(*args),
-    "_pin_memory": lambda _, __, args, ___: pin(args[0]), "is_pinned": lambda _, __, args, ___: is_pinned(args[0]),
+    "_pin_memory": _in_pinned_memory, "is_pinned": lambda _, __, args, ___: is_pinned(args[0]),
     "mkldnn_convolution": _convolution("bias", *_SIZES), "cudnn_convolution": _convolution(*_SIZES), "_grouped_mm": _grouped_mm,
     "cudnn_convolution_transpose": _convolution("padding", "output_padding", *_SIZES[1:]),
     **{name: _shaped(rule) for name, rule in _SHAPES.items()}, sparse.MADE: sparse.made,

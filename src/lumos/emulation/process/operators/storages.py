@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from lumos.emulation.process.allocator import CachingAllocator, MemoryBlock, NoRoomError, said
-from lumos.emulation.process.operators.known import address_of
+from lumos.emulation.process.operators.known import address_of, is_pinned
 from lumos.emulation.process.patches import TORCH
 from lumos.emulation.record import Allocation, Argument, MemoryKind, Single, Tensor
 
@@ -37,10 +37,11 @@ class _Described(NamedTuple):
 
 
 class _Fused(NamedTuple):
-    """A storage without memory yet. size: bytes that it would take; sources: the storages that it is made from, which stay until then."""
+    """A storage without memory yet. size: bytes that it would take. sources: by number the storages that it is made from, which stay until
+    then."""
 
     size: int
-    sources: list[Any]
+    sources: dict[int, Any]
 
 
 class Storages:
@@ -57,6 +58,7 @@ class Storages:
         self._busy, self._late = threading.Lock(), deque[int]()
         self._with_workspace: set[tuple[int, int]] = set()
         self._fused: dict[int, _Fused] = {}  # by number
+        self._used: dict[int, int] = {}  # by number: the newest when something that is not fused first used it, or what is made of it
         self._fusing = threading.local()
         self._users: dict[int, set[int]] = {}  # by number: streams that use it beside the one that it was taken on
         self._awaited: list[tuple[MemoryBlock, StreamMoment]] = []  # given back, and until when other streams use it
@@ -81,7 +83,7 @@ class Storages:
         number = self._count
         if device == self._kind:
             size, sources = int(storage.nbytes()), getattr(self._fusing, "sources", None)
-            if sources is None or size * _MADE_AGAIN < sum(int(source.nbytes()) for source in sources):
+            if sources is None or size * _MADE_AGAIN < sum(int(source.nbytes()) for source in sources.values()):
                 self._take(size, number)
             else:
                 self._fused[number] = _Fused(size, sources)
@@ -100,21 +102,30 @@ class Storages:
     def fusing(self, tensors: Iterable[Any]) -> Iterator[None]:
         """Within it, what is made of these tensors is part of a kernel of compiled code, and takes memory once it is used."""
         before = getattr(self._fusing, "sources", None)
-        self._fusing.sources = list({address_of(tensor): tensor.untyped_storage() for tensor in tensors if self.find(tensor)}.values())
+        self._fusing.sources = {self.find(tensor): tensor.untyped_storage() for tensor in tensors if self.find(tensor)}
         try:
             yield
         finally:
             self._fusing.sources = before
 
-    def use(self, tensors: Iterable[Any]) -> None:
-        """Something uses these tensors as they lie in memory."""
-        for number in map(self.find, tensors) if self._fused else ():
+    def use(self, tensors: Iterable[Any], compiled: bool = False) -> None:
+        """Something uses these tensors as they lie in memory. compiled: it is part of compiled code."""
+        used = {self.find(tensor) for tensor in tensors} if self._fused or compiled else set()
+        made_of = list(used) if compiled else []
+        while made_of:
+            if (number := made_of.pop()) not in self._used:
+                self._used[number] = self._count
+                made_of += self._fused[number].sources if number in self._fused else ()
+        for number in used:
             self._place(number)
 
-    def use_all(self) -> None:
-        """A backward pass is done: what is still there, such as gradients, lies in memory."""
-        for number in list(self._fused):
-            self._place(number)
+    def use_all(self, apart: bool = False) -> None:
+        """A backward pass is done: what is still there, such as gradients, lies in memory. apart: a forward pass is, and only what was made
+        after something that is not fused had used what it is made of."""
+        for number, fused in list(self._fused.items()):
+            if not apart or any(self._used.get(source, number) < number for source in fused.sources):
+                self._place(number)
+        self._used.clear()
 
     def _place(self, number: int) -> None:
         fused = self._fused.pop(number, None)
@@ -241,7 +252,7 @@ class Storages:
             return Tensor(tuple(int(size) for size in tensor.shape), dtype, (), 0, tensor.device.type)
         shape, stride = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
         described = Tensor(
-            shape, dtype, stride, number, tensor.device.type, int(tensor.storage_offset()), getattr(tensor, "pinned", False)
+            shape, dtype, stride, number, tensor.device.type, int(tensor.storage_offset()), is_pinned(tensor)
         )
         if self._journal.recording:
             known = self._described.setdefault(int(tensor._cdata), [])
