@@ -235,9 +235,12 @@ def _of_attention(name: str, shapes: tuple[Shape, ...], values: Sequence[str]) -
     return 2.0 * sizes.batch * sizes.heads * sizes.queries * sizes.keys * widths * (0.5 if has_causal_mask(name, values) else 1.0)
 
 
-def has_causal_mask(name: str, values: Sequence[str]) -> bool:
-    """Whether a call of an attention says that no query sees a later key. values: of its arguments, as the profiler writes them."""
-    return _is_true(values, argument_places(name).get("is_causal", -1))
+def has_causal_mask(name: str, values: Sequence[str]) -> bool | None:
+    """Whether no query of a call of an attention sees a later key: as an argument says, which some operators have as the number of a kind
+    of mask, 0 for none; None where none does. values: of its arguments, as the profiler writes them."""
+    places = argument_places(name)
+    said = values[place] if (place := places.get("is_causal", places.get("custom_mask_type", len(values)))) < len(values) else ""
+    return said not in ("False", "0") if said else None
 
 
 def _of_convolution(name: str, shapes: tuple[Shape, ...], values: Sequence[str]) -> float | None:

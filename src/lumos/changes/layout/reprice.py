@@ -238,8 +238,8 @@ class _Priced:
 
     def _attends(self, calls: _Alike) -> tuple[float, bool | None]:
         """What the recording says of calls of an attention: `blocks` and `causal` of `on_devices`."""
-        strings, values = self.trace.strings, self.values[unique(calls.rows)].tolist()
-        masks = {has_causal_mask(calls.recorded.name, json.loads(strings[text])) if text >= 0 else None for text in values}
+        said = [json.loads(self.trace.strings[text]) if text >= 0 else [] for text in unique(self.values[calls.rows]).tolist()]
+        masks = {has_causal_mask(calls.recorded.name, values) for values in said}
         blocks = self.blocks.get(calls.recorded, 0) / max(queries(calls.recorded), 1)
         return blocks, masks.pop() if len(masks) == 1 else None
 

@@ -61,8 +61,8 @@ from lumos.emulation.device.launch import (
 from lumos.emulation.device.products import arithmetic, product_kernels
 from lumos.emulation.record import Tensor
 from lumos.operators.kernels import kernels_of
-from lumos.operators.shaped import attention_of
-from lumos.operators.table import argument_places, own_name
+from lumos.operators.shaped import attention_of, has_causal_mask
+from lumos.operators.table import own_name
 from lumos.vocabulary import AttentionKernel, Direction
 
 if TYPE_CHECKING:
@@ -263,21 +263,13 @@ def fused_attention(name: str, operator: Operator, accelerator: Accelerator) -> 
         batch, queries, keys = (sequences := max(1, ends.shape[0] - 1)), -(-queries // sequences), -(-keys // sequences)
     direction = Direction.BACKWARD if "backward" in name else Direction.FORWARD
     kernel = next((kernel for word, kernel in _KERNELS.items() if word in name), AttentionKernel.FA2)
-    work = Attention(
-        batch, queries, keys, heads, min(kv_heads, heads), width, value_width, _causal(name, operator), direction, kernel, dtype=dtype
-    )
+    causal = bool(has_causal_mask(name, ["" if value is None else str(value) for value in operator.inputs]))
+    work = Attention(batch, queries, keys, heads, min(kv_heads, heads), width, value_width, causal, direction, kernel, dtype=dtype)
     label = f"{kernel}_{direction}_kernel"
     if max(width, value_width) <= HEAD_SIZES[-1]:
         return [Launch(f"flash_{label}", work)]
     parts = [Gemm(queries, keys, width, dtype, batch * heads), Gemm(queries, value_width, keys, dtype, batch * heads)]
     return [Launch(f"gemm_{dtype} [{label}]", part) for part in parts * (1 if direction is Direction.FORWARD else 2)]
-
-
-def _causal(name: str, operator: Operator) -> bool:
-    """Whether the mask is causal: as an operator's argument says, which some have as the number of a kind of mask, 0 for none."""
-    settings = argument_places(name)
-    position = settings.get("is_causal", settings.get("custom_mask_type", len(operator.inputs)))
-    return position < len(operator.inputs) and bool(operator.inputs[position])
 
 
 #: Where the arguments after the states begin, by operator.
