@@ -237,10 +237,10 @@ def _of_attention(name: str, shapes: tuple[Shape, ...], values: Sequence[str]) -
 
 def has_causal_mask(name: str, values: Sequence[str]) -> bool | None:
     """Whether no query of a call of an attention sees a later key: as an argument says, which some operators have as the number of a kind
-    of mask, 0 for none; None where none does. values: of its arguments, as the profiler writes them."""
+    of mask, 0 for none; None where the argument is missing or says neither. values: of its arguments, as the profiler writes them."""
     places = argument_places(name)
-    said = values[place] if (place := places.get("is_causal", places.get("custom_mask_type", len(values)))) < len(values) else ""
-    return said not in ("False", "0") if said else None
+    place = places.get("is_causal", places.get("custom_mask_type", len(values)))
+    return {"True": True, "1": True, "2": True, "False": False, "0": False}.get(values[place]) if place < len(values) else None
 
 
 def _of_convolution(name: str, shapes: tuple[Shape, ...], values: Sequence[str]) -> float | None:
