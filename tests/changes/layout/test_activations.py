@@ -10,7 +10,7 @@ from lumos.changes.changes import Changes
 from lumos.changes.layout.activations import exchanged, in_embedding, in_forward, of_stream
 from lumos.changes.layout.change import pipeline_stages
 from lumos.changes.layout.measured_layout import measured_layout
-from lumos.changes.layout.regroup import Links, reexchange
+from lumos.changes.layout.regroup import reexchange
 from lumos.changes.predicted import with_settings
 from lumos.changes.settings import parse_settings
 from lumos.changes.structure import changed_layout
@@ -64,15 +64,6 @@ def test_exchanges_of_the_stream_are_told_from_those_of_gradients_and_weights(te
     assert {facts.kinds[facts.kind[i]].buffer_bytes(int(facts.nbytes[i]), 2) for i in stream} == {2 * tokens * hidden}
     gradients = {facts.kinds[k] for k in facts.kind[~in_forward(tensor.layout.segmentation)]}
     assert CollectiveKind.REDUCE_SCATTER in gradients
-
-
-def test_a_group_of_one_exchanges_nothing(tensor):
-    stream = of_stream(tensor.layout, tensor.traces)
-    links = Links(tensor.job.cluster, tensor.job.cluster)
-    alone = reexchange(exchanged(tensor.layout, tensor.traces, {}, {2: 1}), tensor.traces, links)
-    tasks = tensor.graph.collectives.task[stream]
-    assert (alone.prices.best[tasks] == 0).all()
-    assert alone.prices.best.sum() == len(alone.prices.best) - len(tasks)
 
 
 def test_unknown_links_take_time_as_their_bytes(tensor):

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from lumos.changes.changes import Changes
-from lumos.changes.durations import Durations
 from lumos.changes.settings import parse_settings
 from lumos.changes.whatif import answer_changes
 from lumos.cost.cluster import load_cluster
@@ -73,14 +72,3 @@ def test_a_faster_link_is_never_slower(tmp_path):
 def test_twice_the_bandwidth_is_a_link_of_twice_the_rate(tmp_path):
     twice = ask(link(tmp_path, 1e8), network=("bandwidth=x2",))
     assert twice.outcome.step_time_s == pytest.approx(ask(link(tmp_path, 2e8)).outcome.step_time_s, rel=1e-6)
-
-
-def test_as_many_replicas_as_measured_change_nothing():
-    found = ask(words=("dp=1",))
-    assert found.outcome.step_time_s == found.base.step_time_s
-
-
-def test_replicas_combine_with_a_slower_rank(tmp_path):
-    path = link(tmp_path, 1e8)
-    slower = ask(path, durations=Durations(slow=((0, 1.5),)))
-    assert slower.outcome.step_time_s > ask(path).outcome.step_time_s

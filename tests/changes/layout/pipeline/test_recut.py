@@ -131,11 +131,6 @@ def test_every_chunk_has_its_part_of_other_layers(tmp_path):
     assert step_ms(pipeline(tmp_path, INTERLEAVED), "layers=16") == pytest.approx(2 * 4.5 * 120, rel=0.01)
 
 
-def test_fewer_stages_have_more_layers_each(tmp_path):
-    found = pipeline(tmp_path, ["FFFFBBBB"] * 4)
-    assert step_ms(found, "pp=2") == pytest.approx(5 * 120, rel=0.01)
-
-
 def test_half_of_what_an_order_of_passes_gains_is_sure(tmp_path):
     """Real pipelines gain less by more chunks than the order of their passes says."""
     answered = step(pipeline(tmp_path, ONE_F_ONE_B), "pp=4")
