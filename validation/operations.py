@@ -21,9 +21,8 @@ import numpy as np
 from tools.document import markdown_table
 from tools.figures import write_result
 
-from lumos.analyze.probes import probes
 from lumos.analyze.ranks.stragglers import Stragglers, stragglers
-from lumos.analyze.replay import replay
+from lumos.analyze.replay import probes, replay
 from lumos.graph.operations.graph import operations_graph
 from lumos.graph.table import DEPENDENCY_NAMES, Graph, Kind
 from lumos.simulation import simulate

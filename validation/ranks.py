@@ -19,8 +19,7 @@ from pathlib import Path
 from tools.document import ROOT, markdown_table
 from tools.figures import write_result
 
-from lumos.analyze.probes import probes
-from lumos.analyze.replay import replay
+from lumos.analyze.replay import probes, replay
 from lumos.graph.build import build
 from lumos.graph.concatenate import concatenate
 from lumos.graph.table import DEPENDENCY_NAMES, Graph

@@ -23,8 +23,7 @@ from validation.goals import marked
 from lumos.analyze.loop.noise import FEW_STEPS, NEAR, identity
 from lumos.analyze.loop.steady import Steady, steady
 from lumos.analyze.loop.steps import members, step_times
-from lumos.analyze.probes import Probes, probes
-from lumos.analyze.replay import ReplayResult, StepReplay, relative
+from lumos.analyze.replay import Probes, ReplayResult, StepReplay, probes, relative
 from lumos.analyze.replay import replay as compare
 from lumos.analyze.trust import Trust, with_evidence
 from lumos.errors import LumosError

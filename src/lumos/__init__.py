@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     from lumos.analyze.compare import Comparison
     from lumos.analyze.contents import Contents
     from lumos.analyze.critical_path import CriticalPath
-    from lumos.analyze.curves import MemoryUse, Utilization, memory, utilization
-    from lumos.analyze.device_load import queue_lengths
+    from lumos.analyze.device_load import MemoryUse, Utilization, memory, queue_lengths, utilization
     from lumos.analyze.facade import compare, critical_path, inspect
-    from lumos.analyze.probes import Probes, probes
     from lumos.analyze.ranks.stragglers import Stragglers, stragglers
-    from lumos.analyze.replay import ReplayResult, replay
+    from lumos.analyze.replay import Probes, ReplayResult, probes, replay
     from lumos.analyze.tables import tensor_cores
     from lumos.analyze.trust import Trust, trust
     from lumos.analyze.waiting.slack import Slack, slack

@@ -1,6 +1,6 @@
 import pytest
 
-from lumos.analyze.probes import probes
+from lumos.analyze.replay import probes
 from lumos.graph.table import Dependency, Kind, Processor, Step
 
 US = 1000

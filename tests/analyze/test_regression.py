@@ -1,6 +1,6 @@
 import pytest
 
-from lumos.analyze.regression import regression
+from lumos.analyze.compare import regression
 from lumos.errors import GraphError
 
 QUIET, NOISY = (1000, 1002, 998, 1000, 1001, 999), (1000, 1100, 900, 1000, 1050, 950)

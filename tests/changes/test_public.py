@@ -15,7 +15,7 @@ from lumos.changes.settings import SETTINGS, parse_settings
 from lumos.changes.whatif import answer_changes, unchecked_answer
 from lumos.errors import LumosError
 from lumos.graph.build import build
-from lumos.graph.steps import is_step_mark
+from lumos.graph.places import is_step_mark
 from lumos.segment.readings import readings_of_sizes
 from lumos.trace import read
 from lumos.trace.table import Category, Job

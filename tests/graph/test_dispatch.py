@@ -10,9 +10,8 @@ run for long enough, so d and e follow at once. e runs for 0.6 again, but what f
 import numpy as np
 import pytest
 
-from lumos.graph.calls import classify
-from lumos.graph.dispatch import dispatches
-from lumos.graph.launches import device_work
+from lumos.graph.constants import dispatches
+from lumos.graph.launches import classify, device_work
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Dependency
 from lumos.graph.waits.streams import stream_waits

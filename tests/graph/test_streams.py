@@ -2,8 +2,7 @@
 
 import pytest
 
-from lumos.graph.calls import classify
-from lumos.graph.launches import device_work
+from lumos.graph.launches import classify, device_work
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Dependency
 from lumos.graph.waits.streams import stream_waits

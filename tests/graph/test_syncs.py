@@ -2,7 +2,7 @@
 
 import pytest
 
-from lumos.graph.calls import Call, classify
+from lumos.graph.launches import Call, classify
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Dependency, Kind
 from lumos.simulation import simulate

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from lumos.graph.calls import Call, classify
-from lumos.graph.launches import device_work
+from lumos.graph.launches import Call, classify, device_work
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.waits.unsaid import polls, with_unsaid_waits
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from lumos.findings.case import Priced, case_of
-from lumos.findings.diagnose import diagnose_paths
+from lumos.findings.diagnose import diagnose_paths, with_changed_scripts
 from lumos.findings.finding import FindingCode
-from lumos.findings.script_fixes import with_changed_scripts
 from lumos.scripted.origin import first_difference, origins
 from lumos.scripted.script import emulated_again
 

@@ -7,7 +7,7 @@ import pytest
 
 from lumos.changes.layout.rescale import Core, operator_work, touched
 from lumos.operators.shaped import ShapedOperator
-from lumos.segment.dimensions import shapes_of
+from lumos.segment.program import shapes_of
 from lumos.trace.table import ABSENT, Category, Column, Lane, Trace
 
 ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"

@@ -12,8 +12,8 @@ from lumos.analyze.loop.steps import members, step_times
 from lumos.changes.layout.measured_layout import measured_layout
 from lumos.changes.layout.place import assemble_pieces
 from lumos.graph.build import build
-from lumos.segment.microbatches import phases_of_passes
 from lumos.segment.outline import outline_of
+from lumos.segment.pass_layers import phases_of_passes
 from lumos.segment.segment import segment
 from lumos.segment.units import Units, numbers_of_nodes, transfers, units
 from lumos.simulation import simulate

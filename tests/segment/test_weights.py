@@ -7,10 +7,9 @@ import pytest
 
 from lumos.graph.build import build
 from lumos.operators.shaped import ShapedOperator
-from lumos.segment.rank import recordings_of
+from lumos.segment.rank import Gradient, recordings_of, weight_shapes
 from lumos.segment.segment import segment
 from lumos.segment.sizes import Resized
-from lumos.segment.weights import Gradient, weight_shapes
 from lumos.trace import read
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lumos.segment.dimensions import shapes_of
+from lumos.segment.program import shapes_of
 from lumos.segment.sizes import sizes
 from lumos.trace import read
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.places import innermost
-from lumos.graph.steps import is_step_mark
+from lumos.graph.places import innermost, is_step_mark
 from lumos.graph.table import Kind
 from lumos.trace.autograd import autograd_numbers
 from lumos.trace.once import once_a_trace

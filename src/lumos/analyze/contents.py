@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lumos.graph.steps import is_step_mark
+from lumos.graph.places import is_step_mark
 from lumos.result import Shown
 from lumos.trace.table import DEVICE_WORK, Category, Int64, Trace, unique
 

@@ -20,7 +20,7 @@ from lumos.errors import TraceError
 from lumos.graph.kernel_names import kernel_class
 from lumos.graph.table import Kind
 from lumos.intervals import union, within
-from lumos.operators.kernel_formats import on_tensor_cores
+from lumos.operators.kernels import on_tensor_cores
 from lumos.trace.table import unique
 from lumos.vocabulary import MODULE_PREFIX
 

@@ -22,9 +22,8 @@ from lumos.chakra.system_files import network_of, read_network
 from lumos.chakra.workload import MEMORY, Workload
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, UsageError
-from lumos.graph.edges import distinct
 from lumos.graph.evidence import NEVER_MEASURED
-from lumos.graph.lists import end_to_end, list_of, offsets
+from lumos.graph.lists import distinct, end_to_end, list_of, offsets
 from lumos.graph.table import Collectives, Dependency, Evidence, Graph, Kind, Processor
 from lumos.trace.chakra.companions import companions
 from lumos.trace.chakra.et import FORMAT

@@ -22,8 +22,7 @@ from lumos.chakra.system_files import IMPLEMENTATIONS, network_of
 from lumos.chakra.write import GROUPS_FILE, file_name, idle_rank, write_set
 from lumos.diagnostics import Diagnostic
 from lumos.errors import UsageError
-from lumos.graph.edges import distinct
-from lumos.graph.lists import list_of
+from lumos.graph.lists import distinct, list_of
 from lumos.result import Shown
 from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT

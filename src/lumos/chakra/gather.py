@@ -22,8 +22,7 @@ from lumos.chakra.write import OF_COMMUNICATION, OF_WORK
 from lumos.characters import is_whole
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
-from lumos.graph.edges import distinct
-from lumos.graph.lists import list_of, offsets
+from lumos.graph.lists import distinct, list_of, offsets
 from lumos.graph.table import Kind, Step
 from lumos.trace.chakra.schema import ChakraNode, NodeType
 from lumos.trace.table import ABSENT, Int8, Int32, Int64, Job, Trace

@@ -21,7 +21,7 @@ from lumos.chakra.collectives import EAGER, LOWERED, lowered_bytes
 from lumos.chakra.workload import Amounts, Communication, Workload, unknown
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
-from lumos.graph.edges import distinct
+from lumos.graph.lists import distinct
 from lumos.graph.table import Graph, Kind, Step
 from lumos.simulation import freeze, simulate, sweep
 from lumos.trace.chakra.schema import NodeType

@@ -25,8 +25,8 @@ from lumos.changes.ranges import inside
 from lumos.characters import is_whole
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
+from lumos.graph.concatenate import waits_elsewhere
 from lumos.graph.table import Graph, Kind
-from lumos.graph.without import waits_elsewhere
 from lumos.simulation.durations import Mask, scale, slow_rank, with_durations
 from lumos.units import duration as in_words
 

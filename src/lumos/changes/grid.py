@@ -18,8 +18,7 @@ from lumos.analyze.loop.steady import SweptLoop, altered
 from lumos.analyze.trust import Trust, check_sound
 from lumos.analyze.trust import trust as trust_in
 from lumos.changes.answer import base_of
-from lumos.changes.certainty.peak import ABOVE_PEAK_RATE, above_peak_rate, least_times
-from lumos.changes.certainty.possible import SIDE_LEFT_OUT, sides_left_out
+from lumos.changes.certainty.possible import ABOVE_PEAK_RATE, SIDE_LEFT_OUT, above_peak_rate, least_times, sides_left_out
 from lumos.changes.durations import Scale, matching, number
 from lumos.changes.machine import Machine
 from lumos.changes.settings import parse_settings

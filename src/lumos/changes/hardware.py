@@ -22,7 +22,7 @@ from lumos.changes.layout.rescale import arithmetic_ratio, memory_ratio
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
-from lumos.operators.kernel_formats import type_by_name
+from lumos.operators.kernels import type_by_name
 from lumos.segment.rank import recordings_of
 from lumos.trace.table import unique
 

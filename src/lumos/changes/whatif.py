@@ -21,8 +21,7 @@ from lumos.analyze.trust import Trust, check_sound, together, with_evidence
 from lumos.analyze.trust import trust as trust_in
 from lumos.changes.answer import Answer, Changed, answer, base_of, loop_ratio, unchanged_tasks
 from lumos.changes.certainty import trusted
-from lumos.changes.certainty.peak import above_peak_rate
-from lumos.changes.certainty.possible import check_size, schedulable, sides_left_out
+from lumos.changes.certainty.possible import above_peak_rate, check_size, schedulable, sides_left_out
 from lumos.changes.certainty.probe import probe, probe_of_base
 from lumos.changes.certainty.unmeasured import asks_for_events, inferred_event_waits, loader_unseen, on_other_hosts
 from lumos.changes.durations import Durations, MadeFrom, check_altered, matching, meant_operators
@@ -36,13 +35,12 @@ from lumos.changes.layout.placed import add_work
 from lumos.changes.layout.reshaped import reshaped
 from lumos.changes.layout.resize import READ_TWICE, SIZE_KEYS, sizes_of_rank
 from lumos.changes.machine import has_device, other_device
-from lumos.changes.memory import with_memory
+from lumos.changes.memory import with_memory, work
 from lumos.changes.passes import rearranged
 from lumos.changes.predicted import predicted_anew, predicted_job, setting_of
 from lumos.changes.settings import check_blocks, counts
 from lumos.changes.stated import absolute, by_steps_of_time, check_layers, named_by_setting, of_blocks, with_stated_sizes
 from lumos.changes.structure import changed_layout
-from lumos.changes.work import work
 from lumos.errors import LumosError, UnknownDeviceError
 from lumos.graph.joined.one_job import EMULATED
 from lumos.graph.loaders import AWAITS_BATCH

@@ -121,8 +121,8 @@ def replay(
     for kind in ignore or ():
         check_choice(kind, DEPENDENCY_NAMES, "a kind of dependency")
     from lumos.analyze.interference import interference
-    from lumos.analyze.probes import probes as run_probes
     from lumos.analyze.replay import ignoring
+    from lumos.analyze.replay import probes as run_probes
     from lumos.analyze.replay import replay as compared
     from lumos.graph.build import build
     from lumos.output_files import check_places
@@ -310,8 +310,8 @@ def compare(
     steps = step or []
     if len(paths) > 2 or len(steps) > 2 or (len(paths) == 1 and len(steps) != 2):
         raise UsageError("compare takes two jobs (A B), or one job and two of its steps (A --step NAME --step NAME)")
+    from lumos.analyze.compare import Verdict
     from lumos.analyze.facade import compare as compared
-    from lumos.analyze.regression import Verdict
     from lumos.reports.text.compare import print_comparison
 
     allowed = None if fail_above is None else _share(fail_above)

@@ -1,4 +1,11 @@
-"""The graphs of several ranks put together into one graph."""
+"""Graphs made of others: those of several ranks put together, copies of the tasks of one, and one without some of its tasks.
+
+Of copies a loop of steps is made, or ranks that run parts of a job anew. Where a change takes a task out of every step, what waited for it
+waits for the work before it. A task that goes leaves with all that held it up: its launch, the device work that its return awaited, the
+ranks that it met, its share of the SMs. An event that its stream waited for before it holds up the next work of the stream that stays. What
+waited for it now waits for the last task before it on its thread or stream that stays, as in a run in which that work was never issued. The
+tasks that are left out keep their numbers: they stand on a thread of their own, take no time and wait for nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.graph.lists import offsets
-from lumos.graph.table import ByTask, Collectives, Dependency, Graph, Waits, rows_placed, rows_together
+from lumos.graph.lists import list_of, offsets
+from lumos.graph.table import ByTask, Collectives, Dependency, Graph, Kind, Processor, Waits, rows_placed, rows_together, task_columns
 from lumos.trace.table import ABSENT, Int32, Int64, unique
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.vocabulary import CollectiveKind
+    from numpy.typing import NDArray
 
+    from lumos.graph.lists import Lists, Predecessors
+    from lumos.vocabulary import CollectiveKind
 
 def concatenate(graphs: Sequence[Graph]) -> Graph:
     """One graph of all ranks, each unchanged: no rank waits for another yet. The table of names is shared."""
@@ -112,3 +121,108 @@ def _collectives(graphs: Sequence[Graph], tasks: Int64) -> Collectives | None:
         several.append(replace(part, kind=kind, group=number[part.group], size=size))
     whole = rows_together(several)
     return None if whole is None else replace(whole, kinds=tuple(kinds), groups=tuple(groups), messages=tuple(messages))
+
+
+def task_copies(graph: Graph, source: Int64, predecessors: Predecessors, rendezvous: Lists) -> Graph:
+    """The graph of the copies, with these dependencies and rendezvous. It was not measured: it has no marked steps and no times of a
+    trace. source: int64[n], the task of which each is a copy."""
+    unknown = np.zeros(len(graph), bool)
+    unknown[graph.waiting_unknown] = True
+    return replace(
+        graph,
+        duration=graph.duration[source],
+        processor=graph.processor[source],
+        kind=graph.kind[source],
+        name=graph.name[source],
+        event=graph.event[source],
+        pred_offset=predecessors.offset,
+        pred=predecessors.task,
+        pred_kind=predecessors.kind,
+        release_task=np.empty(0, np.int32),
+        release_time=np.empty(0, np.int64),
+        rendezvous_offset=rendezvous.offset,
+        rendezvous_task=rendezvous.flat.astype(np.int32),
+        waits=rows_copied(graph.waits, source),
+        occupancy=rows_copied(graph.occupancy, source),
+        collectives=rows_copied(graph.collectives, source),
+        measured_start=None,
+        measured_end=None,
+        unclaimed_wait_task=np.empty(0, np.int32),
+        unclaimed_wait_time=np.empty(0, np.int64),
+        one_off=None,
+        waiting_unknown=np.flatnonzero(unknown[source]).astype(np.int32),
+        steps=(),
+        left_out=None if graph.left_out is None else graph.left_out[source],
+    )
+
+
+def rows_copied(table: ByTask | None, source: Int64) -> ByTask | None:
+    """The rows of a table by task for the copies, in their order."""
+    if table is None:
+        return None
+    order = np.argsort(table.task, kind="stable")
+    listed = np.append(table.task[order], -1)
+    at = np.searchsorted(listed[:-1], source)
+    new = np.flatnonzero(listed[at] == source)
+    row = order[at[new]]
+    columns: dict[str, Any] = {name: column[row] for name, column in task_columns(table)}
+    return replace(table, **{**columns, "task": new.astype(np.int32)})
+
+
+def without_left_out(graph: Graph) -> Graph:
+    """The graph in which nothing waits for what it leaves out; the same graph where that is nothing. A launch call of device work that
+    stays must stay, too; nothing holds this to it."""
+    gone = graph.left_out
+    if gone is None:
+        return graph
+    order = np.argsort(graph.processor, kind="stable")
+    next_left = nearest_left(graph, order[::-1])
+    after, source = list_of(graph.pred_offset).astype(np.int64), nearest_left(graph, order)[graph.pred]
+    of_stream = graph.pred_kind == Dependency.STREAM_WAIT
+    after[of_stream] = next_left[after[of_stream]]
+    stays = np.flatnonzero((after >= 0) & ~gone[after] & (source >= 0))
+    stays = stays[np.argsort(after[stays], kind="stable")]
+    released = next_left[graph.release_task]
+    sets = list_of(graph.rendezvous_offset)
+    meets = ~gone[graph.rendezvous_task]
+    sizes = np.bincount(sets[meets], minlength=len(graph.rendezvous_offset) - 1)
+    meets &= sizes[sets] > 1
+    new_number = np.where(gone, -1, np.arange(len(graph)))
+    return replace(
+        graph,
+        processors=(*graph.processors, Processor(graph.ranks[0], False, "(left out)")),
+        duration=np.where(gone, 0, graph.duration),
+        processor=np.where(gone, len(graph.processors), graph.processor).astype(np.int32),
+        kind=np.where(gone, Kind.HOST, graph.kind).astype(np.uint8),
+        pred_offset=offsets(np.bincount(after[stays], minlength=len(graph))),
+        pred=source[stays].astype(np.int32),
+        pred_kind=graph.pred_kind[stays],
+        release_task=released[released >= 0].astype(np.int32),
+        release_time=graph.release_time[released >= 0],
+        rendezvous_offset=offsets(sizes[sizes > 1]),
+        rendezvous_task=graph.rendezvous_task[meets],
+        waits=rows_placed(graph.waits, new_number),
+        occupancy=rows_placed(graph.occupancy, new_number),
+        left_out=None,
+    )
+
+
+def waits_elsewhere(graph: Graph) -> NDArray[np.bool_]:
+    """The tasks that wait for more than their turn on their thread or stream: for tasks elsewhere, queued work or ranks, bool[n]."""
+    awaits: NDArray[np.bool_] = np.diff(graph.pred_offset) > 0
+    awaits[graph.rendezvous_task] = True
+    if graph.waits is not None:
+        awaits[graph.waits.task] = True
+    return awaits
+
+
+def nearest_left(graph: Graph, order: Int64) -> Int64:
+    """For each task itself where it stays, else the nearest one on its processor that does, in the direction from which `order` comes; -1
+    where there is none. order: all tasks by processor, and of each ascending or descending."""
+    processor = graph.processor[order]
+    position = np.arange(len(order))
+    latest = position if graph.left_out is None else np.maximum.accumulate(np.where(graph.left_out[order], -1, position))
+    first = np.maximum.accumulate(np.where(np.diff(processor, prepend=-1) != 0, position, 0))
+    out = np.empty(len(order), np.int64)
+    out[order] = np.where(latest >= first, order[np.maximum(latest, 0)], -1)
+    return out

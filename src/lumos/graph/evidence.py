@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.diagnostics import Diagnostic
-from lumos.graph.calls import Call
 from lumos.graph.hand_offs.slices import ROUNDING
+from lumos.graph.launches import Call
 from lumos.graph.lists import equal_rows
-from lumos.graph.places import Ranges, innermost, places_in_code
-from lumos.graph.steps import is_step_mark
+from lumos.graph.places import Ranges, innermost, is_step_mark, places_in_code
 from lumos.graph.table import Evidence
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace, unique
 from lumos.units import count

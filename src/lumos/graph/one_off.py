@@ -28,7 +28,7 @@ import numpy as np
 
 from lumos.diagnostics import Diagnostic
 from lumos.graph.launches import of_graph_launches
-from lumos.graph.steps import steps
+from lumos.graph.places import steps
 from lumos.graph.table import ONCE, Kind, OneOff
 from lumos.intervals import covered, union, within
 from lumos.trace.table import Category, excluding, unique

@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.errors import GraphError
-from lumos.graph.calls import Call, classify
-from lumos.graph.constants import rank_constants
-from lumos.graph.dispatch import dispatches
-from lumos.graph.edges import Edges
+from lumos.graph.constants import dispatches, rank_constants
 from lumos.graph.evidence import inferred_waits, row_evidence
 from lumos.graph.hand_offs.slices import host_slices
 from lumos.graph.hand_offs.threads import SHORTEST_HAND_OFF, hand_offs
@@ -24,11 +21,12 @@ from lumos.graph.hand_offs.unclaimed_waits import unclaimed_waits
 from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
 from lumos.graph.implausible import plausible
 from lumos.graph.joined.collectives import collectives
-from lumos.graph.launches import DeviceWork, device_work
+from lumos.graph.launches import Call, DeviceWork, classify, device_work
+from lumos.graph.lists import Edges
 from lumos.graph.loaders import AWAITS_BATCH, loader_waits
 from lumos.graph.occupancy import occupancy
 from lumos.graph.one_off import one_off
-from lumos.graph.steps import steps
+from lumos.graph.places import steps
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor, Waits
 from lumos.graph.waits.full_queue import FullQueue, full_queue
 from lumos.graph.waits.graph_launches import graph_order
@@ -41,7 +39,7 @@ from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace, exclu
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lumos.graph.dispatch import Dispatches
+    from lumos.graph.constants import Dispatches
     from lumos.graph.hand_offs.slices import HostSlices
     from lumos.graph.hand_offs.threads import HandOffs
 

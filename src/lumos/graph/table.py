@@ -280,7 +280,7 @@ class Graph(Described):
     steps: the training steps of every rank, by rank and start; empty for assembled graphs, which are one step. steps_alone: whether the
     times of one step say nothing about those of another, as in a recording of whole operations.
     ignored: dependencies switched off (`--ignore`).
-    left_out: bool[n], tasks that a change takes out of every step, with all that they wait for (`graph.without`); None for none.
+    left_out: bool[n], tasks that a change takes out of every step, with all that they wait for (`graph.concatenate`); None for none.
     evidence: what the recordings say against trusting an answer (`graph.evidence`, `graph.joined.one_job`).
     job: what `graph.build` made it of; None of every graph that is made in another way, also by `dataclasses.replace`.
     """

@@ -14,8 +14,7 @@ import numpy as np
 
 from lumos.blocks.block import Block, Collapsed, Times, collapse
 from lumos.blocks.work import RANK_STREAM_NAMES, Collective, RankStream, Work
-from lumos.graph.edges import Edges
-from lumos.graph.lists import Lists, end_to_end, offsets, places
+from lumos.graph.lists import Edges, Lists, end_to_end, offsets, places
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.trace.table import ABSENT, Int32, Int64
 from lumos.vocabulary import CollectiveKind

@@ -16,7 +16,7 @@ from lumos.analyze.loop.steps import members, step_times
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError, UsageError
 from lumos.graph.build import build
-from lumos.graph.steps import steps
+from lumos.graph.places import steps
 from lumos.output_files import new_folder
 from lumos.proxy import choose
 from lumos.proxy.compiled import SOURCE_NAME, take_sources

@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.emulation.record import ENGINE_PREFIX, enclosed
-from lumos.graph.steps import MARK
+from lumos.graph.places import MARK
 from lumos.vocabulary import MODULE_PREFIX, Phase
 
 if TYPE_CHECKING:

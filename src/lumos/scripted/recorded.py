@@ -13,11 +13,10 @@ import numpy as np
 
 from lumos.analyze.attribution import operators
 from lumos.graph.lists import grouped, numbered
-from lumos.graph.places import innermost
-from lumos.graph.steps import steps
+from lumos.graph.places import innermost, steps
 from lumos.graph.table import DEVICE_KINDS, Kind
 from lumos.scripted.script import AWAITING, GivenTensor, Slot, type_name
-from lumos.segment.dimensions import shapes_of
+from lumos.segment.program import shapes_of
 from lumos.trace.nesting import callers
 from lumos.trace.table import Category, unique
 from lumos.vocabulary import CollectiveKind
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.loop.steps import Members
     from lumos.cost.estimate import Float64
-    from lumos.segment.dimensions import Shapes
+    from lumos.segment.program import Shapes
     from lumos.trace.table import Int32, Int64, Job, Trace
 
 

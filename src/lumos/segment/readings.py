@@ -16,7 +16,7 @@ from lumos.operators.table import Shape, own_name
 from lumos.segment.named_axes import names
 from lumos.segment.pass_layers import REPETITION
 from lumos.segment.program import axes_of
-from lumos.segment.weights import weight_shapes
+from lumos.segment.rank import weight_shapes
 from lumos.trace.once import once_a_trace
 from lumos.vocabulary import Phase
 

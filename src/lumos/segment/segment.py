@@ -22,8 +22,7 @@ from lumos.graph.joined.collectives import issuers
 from lumos.graph.lists import equal_rows, list_of
 from lumos.graph.one_off import recurring
 from lumos.graph.table import Dependency, Graph, Kind
-from lumos.segment.microbatches import heavy_units, microbatches_of, phases_of_passes
-from lumos.segment.pass_layers import forward_layers, layers_in
+from lumos.segment.pass_layers import forward_layers, heavy_units, layers_in, microbatches_of, phases_of_passes
 from lumos.segment.repetition import find_run, find_stacks
 from lumos.segment.units import Units, numbers_inside, numbers_of_nodes, transfers, units
 from lumos.trace.table import unique

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.lists import numbered
-from lumos.graph.places import innermost
-from lumos.graph.steps import is_step_mark
+from lumos.graph.places import innermost, is_step_mark
 from lumos.trace.autograd import autograd_numbers
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int32, Int64, Trace, unique
 from lumos.vocabulary import Phase

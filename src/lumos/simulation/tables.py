@@ -13,8 +13,8 @@ import numpy as np
 
 from lumos import _engine
 from lumos.errors import GraphError
+from lumos.graph.concatenate import without_left_out
 from lumos.graph.table import Dependency, Graph, Kind
-from lumos.graph.without import without_left_out
 from lumos.vocabulary import check_enum
 
 if TYPE_CHECKING:

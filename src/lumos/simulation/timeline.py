@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.errors import GraphError
+from lumos.graph.concatenate import nearest_left
 from lumos.graph.table import Graph, Kind
-from lumos.graph.without import nearest_left
 from lumos.result import Described
 from lumos.units import count, duration
 

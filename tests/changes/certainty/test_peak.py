@@ -4,7 +4,7 @@
 import pytest
 from tests.drawn_rank import DrawnRank
 
-from lumos.changes.certainty.peak import above_peak_rate
+from lumos.changes.certainty.possible import above_peak_rate
 from lumos.changes.changes import Changes
 from lumos.changes.durations import Durations
 from lumos.changes.grid import evaluate

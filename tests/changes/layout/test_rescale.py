@@ -8,7 +8,7 @@ from lumos import load_cluster
 from lumos.changes.layout.prices import Ratio
 from lumos.changes.layout.rescale import Core, Devices, on_core, on_devices
 from lumos.cost.gemm_model import gemm
-from lumos.operators.kernel_formats import in_tf32
+from lumos.operators.kernels import in_tf32
 from lumos.operators.shaped import ShapedOperator, has_causal_mask
 
 LAYER = ((24, 8, 256), (1024, 256), (1024, 256), (1024,), (1024,), (8, 256), (8, 256))

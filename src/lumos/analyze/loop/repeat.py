@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.steps import Members, assigned, still_working
-from lumos.graph.copies import task_copies
-from lumos.graph.edges import Predecessors
-from lumos.graph.lists import Lists, list_of, offsets, ordinals, places
+from lumos.graph.concatenate import task_copies
+from lumos.graph.lists import Lists, Predecessors, list_of, offsets, ordinals, places
 from lumos.simulation.durations import with_durations
 from lumos.trace.table import unique
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from lumos.graph.hand_offs.threads import SHORTEST_HAND_OFF
 from lumos.graph.lists import Lists, grouped, list_of
-from lumos.graph.steps import number_of
+from lumos.graph.places import number_of
 from lumos.graph.table import Dependency, Graph, Kind, Step
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def hands_on(graph: Graph, to: NDArray[np.bool_] | None = None) -> NDArray[np.bo
 
 
 def task_spans(graph: Graph, measured_start: Int64, by_rank: Lists, on_device: NDArray[np.bool_], launch: Int32) -> Int32:
-    """Index into `graph.steps` of every task, int32[n]; -1 outside all spans and in those that the recording cut.
+    """Index into `graph.places` of every task, int32[n]; -1 outside all spans and in those that the recording cut.
 
     by_rank: the tasks of each rank. launch: int32[n], the task that launched each device task, -1 where none is known.
     """
@@ -195,7 +195,7 @@ def _trailing_calls(graph: Graph, measured_start: Int64, span: Int32, mark: int)
 
 
 def _fragments(graph: Graph, span: Int32, on_device: NDArray[np.bool_]) -> list[int]:
-    """The last steps of ranks that the end of the recording cut, as indices into `graph.steps`."""
+    """The last steps of ranks that the end of the recording cut, as indices into `graph.places`."""
     worked = grouped(span, len(graph.steps))
     tasks = [worked.flat[low:high] for low, high in pairwise(worked.offset.tolist())]
     out = []

@@ -36,7 +36,7 @@ from lumos.choices import check_step
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.lists import Lists, grouped
-from lumos.graph.steps import number_of
+from lumos.graph.places import number_of
 from lumos.graph.table import Dependency, Graph, Kind, Step
 from lumos.simulation.timeline import measured
 from lumos.trace.table import unique

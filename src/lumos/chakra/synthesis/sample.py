@@ -13,9 +13,8 @@ from lumos.chakra.synthesis.grid import with_copies
 from lumos.chakra.synthesis.trends import REFERENCE, transfer_times
 from lumos.chakra.workload import Amounts, Communication, Workload, unknown
 from lumos.errors import UsageError
-from lumos.graph.edges import distinct
-from lumos.graph.lists import grouped, offsets
-from lumos.graph.steps import MARK
+from lumos.graph.lists import distinct, grouped, offsets
+from lumos.graph.places import MARK
 from lumos.graph.table import Graph, Step
 from lumos.simulation import simulate
 from lumos.trace.chakra.schema import NodeType

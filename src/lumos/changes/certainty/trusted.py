@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.evidence import MOST_ERROR
 from lumos.analyze.loop.noise import FEW_STEPS, noise_unknown, step_spread
 from lumos.analyze.loop.steady import Steady
 from lumos.analyze.loop.steps import is_operation_level
-from lumos.analyze.trust import Trust, with_evidence, with_unknown
+from lumos.analyze.trust import MOST_ERROR, Trust, with_evidence, with_unknown
 from lumos.changes.answer import Answer, Changed, answer, base_of
 from lumos.changes.certainty.unmeasured import unmeasured
 from lumos.diagnostics import Diagnostic

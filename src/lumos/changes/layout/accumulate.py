@@ -1,7 +1,7 @@
 """The accumulation of gradients over microbatches: what a backward pass adds to the gradients of those before it.
 
 Autograd adds each gradient with one operator, which reads two tensors of its size and writes one. The gradients are those that it
-gathers in the recording, with their sizes and types (`segment.weights`). On a device each addition is a kernel, whose time is that of the
+gathers in the recording, with their sizes and types (`segment.rank`). On a device each addition is a kernel, whose time is that of the
 memory it moves, and an operator on the CPU, which takes what an operator with one kernel usually takes there. On a CPU the addition reads
 and writes at the rate of the operators that work in place on large tensors (mostly the optimizer's).
 """
@@ -22,9 +22,8 @@ from lumos.graph.table import Kind
 from lumos.operators.calls import GATHERS
 from lumos.operators.shaped import elements
 from lumos.operators.table import own_name
-from lumos.segment.dimensions import shapes_of
-from lumos.segment.rank import recordings_of
-from lumos.segment.weights import Gradient
+from lumos.segment.program import shapes_of
+from lumos.segment.rank import Gradient, recordings_of
 from lumos.trace.table import Category, unique
 from lumos.vocabulary import Phase
 

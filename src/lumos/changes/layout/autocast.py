@@ -32,8 +32,7 @@ from lumos.operators.calls import BACKWARD_NODE, GATHERS, nodes_around
 from lumos.operators.inference import given_number
 from lumos.operators.shaped import elements, has_rate, is_attention, type_of
 from lumos.operators.table import Shape, own_name, views
-from lumos.segment.dimensions import shapes_of
-from lumos.segment.program import axes_of
+from lumos.segment.program import axes_of, shapes_of
 from lumos.segment.rank import recordings_of
 from lumos.trace.table import Category
 from lumos.vocabulary import DType, Phase

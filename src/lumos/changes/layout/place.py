@@ -20,13 +20,11 @@ import numpy as np
 from lumos.analyze.loop.spans import launches
 from lumos.analyze.loop.steps import assigned
 from lumos.changes.layout.activations import in_forward
-from lumos.changes.layout.made import made_ranks
-from lumos.changes.layout.measured_layout import NOTHING
+from lumos.changes.layout.measured_layout import NOTHING, made_ranks
 from lumos.changes.layout.placed import Placed
 from lumos.errors import LumosError
-from lumos.graph.copies import task_copies
-from lumos.graph.edges import Edges
-from lumos.graph.lists import Lists, end_to_end, grouped, list_of, places
+from lumos.graph.concatenate import task_copies
+from lumos.graph.lists import Edges, Lists, end_to_end, grouped, list_of, places
 from lumos.graph.table import Dependency, Kind, Waits
 from lumos.trace.table import ABSENT, unique
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.steps import assigned
-from lumos.graph.edges import Edges
-from lumos.graph.lists import end_to_end, list_of
+from lumos.graph.lists import Edges, end_to_end, list_of
 from lumos.graph.table import Dependency, Graph, Kind, Processor
 
 if TYPE_CHECKING:

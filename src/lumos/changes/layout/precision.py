@@ -32,9 +32,9 @@ from lumos.changes.settings import SETTINGS, Way
 from lumos.errors import LumosError
 from lumos.graph.places import innermost
 from lumos.graph.table import Kind
-from lumos.operators.kernel_formats import rounds_to_tf32
+from lumos.operators.kernels import rounds_to_tf32
 from lumos.operators.shaped import has_rate, type_of
-from lumos.segment.dimensions import shapes_of
+from lumos.segment.program import shapes_of
 from lumos.segment.rank import recordings_of
 from lumos.trace.table import excluding
 from lumos.vocabulary import DType, Phase, Precision

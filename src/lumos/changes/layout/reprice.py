@@ -36,7 +36,7 @@ from lumos.changes.layout.rescale import (
 from lumos.changes.layout.reshaped import OperatorsNow
 from lumos.diagnostics import Diagnostic
 from lumos.graph.lists import equal_rows
-from lumos.operators.kernel_formats import in_tf32, rounds_to_tf32, type_by_name
+from lumos.operators.kernels import in_tf32, rounds_to_tf32, type_by_name
 from lumos.operators.shaped import convolution_work, has_causal_mask, has_rate, is_attention, type_of
 from lumos.segment.rank import recordings_of
 from lumos.trace.table import unique

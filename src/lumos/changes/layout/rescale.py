@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator
     from lumos.cost.estimate import Estimate
     from lumos.graph.table import Graph
-    from lumos.segment.dimensions import Shapes
+    from lumos.segment.program import Shapes
     from lumos.segment.rank import OperatorWork
 
 #: Half-width of the 80 % interval of a CPU operator that is scaled by a factor of four or more, as a fraction.

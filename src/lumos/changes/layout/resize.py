@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.operators.table import Shape
-    from lumos.segment.dimensions import Shapes
+    from lumos.segment.program import Shapes
     from lumos.segment.rank import RankRecording
     from lumos.simulation.durations import Mask
     from lumos.trace.table import Int64, Job, Trace

@@ -26,7 +26,7 @@ from lumos.emulation.device.launch import DeviceEngine, width
 from lumos.emulation.device.program import DeviceProgram, MarkedEvent, Span, Threads
 from lumos.emulation.record import ENGINE_PREFIX, CallKind
 from lumos.errors import LumosError
-from lumos.graph.steps import MARK
+from lumos.graph.places import MARK
 from lumos.graph.table import Dependency, Kind
 from lumos.vocabulary import CollectiveKind
 

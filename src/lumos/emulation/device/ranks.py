@@ -18,8 +18,7 @@ from lumos.emulation.accelerators import ON_CPUS
 from lumos.emulation.device.launch import width
 from lumos.emulation.distinct import peer_of_copy
 from lumos.errors import LumosError
-from lumos.graph.edges import Edges
-from lumos.graph.lists import Lists, end_to_end, offsets
+from lumos.graph.lists import Edges, Lists, end_to_end, offsets
 from lumos.graph.table import Collectives, Dependency, Graph, Processor
 from lumos.trace.table import ABSENT, Int64
 from lumos.vocabulary import CollectiveKind

@@ -14,7 +14,7 @@ import numpy as np
 from lumos import _slices
 from lumos.graph.joined.collectives import is_cpu_collective
 from lumos.graph.lists import narrow
-from lumos.graph.steps import is_step_mark
+from lumos.graph.places import is_step_mark
 from lumos.trace.table import Category, Int8, Int32, Int64, Trace
 
 #: Rows of one thread or stream that overlap by less do so because their times are rounded (ns): clocks of whole microseconds.

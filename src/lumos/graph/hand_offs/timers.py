@@ -16,8 +16,7 @@ import numpy as np
 from lumos.graph.hand_offs.threads import is_backward_node
 from lumos.graph.joined.collectives import is_cpu_collective, is_issuing
 from lumos.graph.lists import numbered
-from lumos.graph.places import places_in_code
-from lumos.graph.steps import is_step_mark
+from lumos.graph.places import is_step_mark, places_in_code
 from lumos.trace.table import Category, Int32, Int64, Trace, unique
 
 if TYPE_CHECKING:

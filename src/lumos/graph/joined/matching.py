@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.graph.steps import number_of
+from lumos.graph.places import number_of
 from lumos.graph.table import Dependency
 from lumos.trace.table import ABSENT, Int32, Int64, excluding, unique
 from lumos.vocabulary import CollectiveKind

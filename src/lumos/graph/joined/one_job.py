@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.steps import is_step_mark
+from lumos.graph.places import is_step_mark
 from lumos.graph.table import Evidence
 from lumos.trace.table import Category, Origin, Trace, unique
 from lumos.units import count

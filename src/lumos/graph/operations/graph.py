@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
-from lumos.graph.edges import Edges, Predecessors
+from lumos.graph.lists import Edges, Predecessors
 from lumos.graph.operations.links import Meetings, meetings, passes_fed, program_order, with_transfers
 from lumos.graph.operations.table import Operations, recorded
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor, Step

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.calls import Call
+from lumos.graph.launches import Call
 from lumos.graph.waits.issued import Issued, issued_together, noted
 from lumos.graph.waits.solve import Awaitable, OpenWaits, repetitions, solve
 from lumos.trace.table import ABSENT, Int8, Int32, Int64, Trace, excluding

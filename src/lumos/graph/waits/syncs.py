@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.calls import Call
+from lumos.graph.launches import Call
 from lumos.graph.waits.issued import NO_TIME, Issued, noted
 from lumos.graph.waits.solve import LONG_CALL, WAKE_UP, Awaitable, OpenWaits, repetitions, solve
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.graph.calls import Call, classify
-from lumos.graph.launches import device_work
+from lumos.graph.launches import Call, classify, device_work
 from lumos.graph.waits.issued import Issued
 from lumos.graph.waits.solve import WAKE_UP, Awaitable, OpenWaits, repetitions, solve
 from lumos.trace.table import ABSENT, Category, Int64, Trace, excluding, unique

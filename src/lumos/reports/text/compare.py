@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.analyze.regression import Verdict
+from lumos.analyze.compare import Verdict
 from lumos.reports.text.format import (
     ShownField,
     heading,
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lumos.analyze.compare import Amount, Change, Comparison, Side
-    from lumos.analyze.regression import Regression
+    from lumos.analyze.compare import Amount, Change, Comparison, Regression, Side
 
 #: The most rows of each table.
 MOST_COSTLY = 12

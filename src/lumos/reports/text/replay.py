@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.breakdown import StepBreakdown
     from lumos.analyze.interference import Interference
-    from lumos.analyze.probes import Probes
-    from lumos.analyze.replay import ReplayResult, StepReplay
+    from lumos.analyze.replay import Probes, ReplayResult, StepReplay
 
 PARTS_OF_STEP = {
     "exposed_compute_ns": "compute alone",

@@ -35,10 +35,9 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.operators.shaped import Product, elements, factors, product
-from lumos.segment.dimensions import shapes_of
-from lumos.segment.rank import recordings_of
+from lumos.segment.program import shapes_of
+from lumos.segment.rank import GATHERED, recordings_of
 from lumos.segment.sizes import Sizes, sizes
-from lumos.segment.weights import GATHERED
 from lumos.trace.table import excluding, unique
 from lumos.vocabulary import CollectiveKind, DType, Loss, Phase
 
