@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lumos.analyze.attribution import has_modules, modules, operators
 from lumos.analyze.loop.steps import members
+from lumos.analyze.task_class import has_modules, modules, operators
 from lumos.graph.places import innermost
 from lumos.trace.table import Category
 

@@ -3,9 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lumos.analyze.breakdown import breakdowns, four_way, mean_parts, variability
+from lumos.analyze.breakdown import NamedParts, breakdowns, four_way, mean_parts, variability
 from lumos.analyze.loop.steps import members, step_times
-from lumos.analyze.parts import NamedParts
 from lumos.analyze.waiting.idle import Idle
 from lumos.graph.table import Kind, Processor, Step
 from lumos.simulation.timeline import measured

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lumos.analyze.interference import interference
+from lumos.analyze.collectives import interference
 from lumos.trace.table import Category
 
 

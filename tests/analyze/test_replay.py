@@ -5,7 +5,7 @@ import pytest
 
 from lumos.analyze.loop.steps import members
 from lumos.analyze.replay import replay, start_errors
-from lumos.analyze.waiting.unexplained import NO_PERIOD, NOT_COUNTED
+from lumos.analyze.waiting.idle import NO_PERIOD, NOT_COUNTED
 from lumos.errors import GraphError
 from lumos.graph.table import Kind, OneOff, Processor, Step
 from lumos.simulation.timeline import measured

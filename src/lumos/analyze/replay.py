@@ -23,7 +23,7 @@ from lumos.analyze.device_load import busy_curves, busy_difference
 from lumos.analyze.loop.steady import Steady, altered, steady
 from lumos.analyze.loop.steps import Members, is_operation_level, members, step_times
 from lumos.analyze.trust import Trust, trust
-from lumos.analyze.waiting.unexplained import unexplained_times
+from lumos.analyze.waiting.idle import unexplained_times
 from lumos.choices import check_choice
 from lumos.errors import GraphError
 from lumos.graph.operations.graph import operation_constants as operation_constants
@@ -75,7 +75,7 @@ class StepReplay:
     basis: whether measured_ns and replayed_ns are the step's period or its latency. latency_ns: as measured. counts: whether the
     step counts in the figures of the job (`analyze.loop.window`). error: (replayed − measured) / measured, None where the measured step
     takes no time. utilization_error: mean absolute difference of the busy fractions per millisecond, None where both are empty. kept_wait,
-    unexplained_idle, prefix, scored, unscored_reason: see `analyze.waiting.unexplained`.
+    unexplained_idle, prefix, scored, unscored_reason: see `analyze.waiting.idle`.
     """
 
     rank: int

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.attribution import has_modules, modules, operators
 from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.collectives import waiting
 from lumos.analyze.device_load import QueueLength, queue_during, queue_steps
 from lumos.analyze.loop.steps import Members, members, step_times
 from lumos.analyze.patterns import PatternRow, patterns
 from lumos.analyze.ranks.equal_work import equal_work
-from lumos.analyze.task_class import ARITHMETIC, working
+from lumos.analyze.task_class import ARITHMETIC, has_modules, modules, operators, working
 from lumos.analyze.waiting.causes import device_causes
 from lumos.analyze.waiting.idle import Idle, device_idle, split
 from lumos.errors import TraceError

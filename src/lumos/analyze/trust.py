@@ -20,7 +20,7 @@ import numpy as np
 
 from lumos.analyze.loop.noise import resolution
 from lumos.analyze.loop.steps import members, step_times
-from lumos.analyze.waiting.unexplained import UnexplainedTime, unexplained_times
+from lumos.analyze.waiting.idle import UnexplainedTime, unexplained_times
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, LumosError
 from lumos.graph.evidence import NEGLIGIBLE, NEVER_MEASURED

@@ -23,8 +23,8 @@ def inspect(
     **how: Any,
 ) -> None:
     """Show what is in the traces, what is missing, and what that costs."""
+    from lumos.analyze.collectives import interference
     from lumos.analyze.contents import contents
-    from lumos.analyze.interference import interference
     from lumos.analyze.trust import trust, without_graph
     from lumos.errors import LumosError
     from lumos.graph.build import build
@@ -120,7 +120,7 @@ def replay(
 
     for kind in ignore or ():
         check_choice(kind, DEPENDENCY_NAMES, "a kind of dependency")
-    from lumos.analyze.interference import interference
+    from lumos.analyze.collectives import interference
     from lumos.analyze.replay import ignoring
     from lumos.analyze.replay import probes as run_probes
     from lumos.analyze.replay import replay as compared

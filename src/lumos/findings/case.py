@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.breakdown import breakdowns
+from lumos.analyze.breakdown import LOADING, breakdowns
 from lumos.analyze.loop.noise import identity, spread
 from lumos.analyze.loop.steady import altered, steady
 from lumos.analyze.loop.steps import is_operation_level, members, step_times
-from lumos.analyze.parts import LOADING
 from lumos.analyze.ranks.equal_work import Like
 from lumos.analyze.ranks.straggler_causes import described
 from lumos.analyze.trust import trust, with_evidence
@@ -139,7 +138,7 @@ class Case:
         return bool(2 * excess[self.loading].sum() > excess.sum())
 
     def mean_part_ns(self, *names: str) -> float:
-        """The named parts of `analyze.parts` together, the mean over ranks and steps that count, ns."""
+        """The named parts of `analyze.breakdown` together, the mean over ranks and steps that count, ns."""
         return float(np.mean([sum(getattr(step.parts, f"{name}_ns") for name in names) for step in self.parts])) if self.parts else 0.0
 
     def at_longest(self, tasks: NDArray[np.bool_] | Int64, time: Int64 | None = None, ranks: Sequence[int] | None = None) -> FindingPlace:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.parts import LOADING
+from lumos.analyze.breakdown import LOADING
 from lumos.findings.finding import FindingCode, ranks_words
 from lumos.graph.loaders import from_processes
 from lumos.units import duration

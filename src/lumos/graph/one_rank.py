@@ -15,8 +15,7 @@ from lumos.errors import GraphError
 from lumos.graph.constants import dispatches, rank_constants
 from lumos.graph.evidence import inferred_waits, row_evidence
 from lumos.graph.hand_offs.slices import host_slices
-from lumos.graph.hand_offs.threads import SHORTEST_HAND_OFF, hand_offs
-from lumos.graph.hand_offs.timers import timers
+from lumos.graph.hand_offs.threads import SHORTEST_HAND_OFF, hand_offs, timers
 from lumos.graph.hand_offs.unclaimed_waits import unclaimed_waits
 from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
 from lumos.graph.implausible import plausible
@@ -28,12 +27,10 @@ from lumos.graph.occupancy import occupancy
 from lumos.graph.one_off import one_off
 from lumos.graph.places import steps
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor, Waits
-from lumos.graph.waits.full_queue import FullQueue, full_queue
-from lumos.graph.waits.graph_launches import graph_order
-from lumos.graph.waits.streams import StreamWaits, stream_waits
+from lumos.graph.waits.full_queue import FullQueue, full_queue, held_up_at_begin, launched_before
+from lumos.graph.waits.streams import StreamWaits, graph_order, stream_waits
 from lumos.graph.waits.syncs import NONE, BlockingCopies, Synchronisations, blocking_copies, synchronisations
 from lumos.graph.waits.unsaid import Polls, polls, with_unsaid_waits
-from lumos.graph.waits.window import held_up_at_begin, launched_before
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace, excluding
 
 if TYPE_CHECKING:

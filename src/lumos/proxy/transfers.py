@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.joined.arguments import integer, text
 from lumos.graph.joined.collectives import is_cpu_collective, issuers
+from lumos.graph.joined.messages import integer, text
 from lumos.proxy.arguments import TensorSpec, map_tensors, recorded_arguments, torch_name
 from lumos.proxy.program import OUTPUT_FIRST, RecordedCollective, RecordedOperator, lift_transfers
 from lumos.trace.collectives import listed_numbers

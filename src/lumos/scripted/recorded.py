@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.attribution import operators
+from lumos.analyze.task_class import operators
 from lumos.graph.lists import grouped, numbered
 from lumos.graph.places import innermost, steps
 from lumos.graph.table import DEVICE_KINDS, Kind

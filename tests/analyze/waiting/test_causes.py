@@ -5,9 +5,8 @@ import pytest
 
 from lumos.analyze.critical_path import critical_paths
 from lumos.analyze.loop.steps import members
-from lumos.analyze.waiting.causes import Cause, causes, device_causes
+from lumos.analyze.waiting.causes import NEVER, Cause, causes, device_causes
 from lumos.analyze.waiting.idle import Idle, split
-from lumos.analyze.waiting.occupancy import NEVER
 from lumos.analyze.waiting.slack import slack
 from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.simulation import simulate

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lumos.analyze.collectives import waiting
-from lumos.analyze.waiting.occupancy import NEVER, last_full
+from lumos.analyze.waiting.causes import NEVER, last_full
 from lumos.graph.table import Kind, Occupancy, Processor
 from lumos.simulation import simulate
 from lumos.simulation.timeline import measured

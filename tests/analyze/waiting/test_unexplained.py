@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lumos.analyze.loop.steps import members
-from lumos.analyze.waiting.unexplained import unexplained_times
+from lumos.analyze.waiting.idle import unexplained_times
 from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.simulation.timeline import measured
 

@@ -81,7 +81,7 @@ def beside_the_loop(graph: Graph, steps: Sequence[Step], step: Int32, launch: In
 
     Of a rank with a marked thread, a thread that is not marked is beside the loop where its name says so, or where it launches nothing,
     communicates with nobody, and nothing else waits for it in the step that it works for. Timers are decided before hand-offs are looked
-    for, because no thread waits for one (`graph.hand_offs.timers`); other steps may wait for a thread that is beside the loop. steps: the
+    for, because no thread waits for one (`graph.hand_offs.threads`); other steps may wait for a thread that is beside the loop. steps: the
     marked steps. step: int32[n], index into them of every task.
     """
     linked = np.zeros(len(graph.processors), bool)

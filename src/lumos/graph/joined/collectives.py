@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.graph.joined.arguments import SHAPES, column_of, integer, shape_elements
 from lumos.graph.joined.messages import (
+    SHAPES,
     SIDES,
     Message,
     carried_messages,
     coalesced_rows,
+    column_of,
     group_name,
+    integer,
     members_by_group,
+    shape_elements,
     stated_bytes,
     stated_kind,
 )

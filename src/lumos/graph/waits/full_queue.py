@@ -1,14 +1,19 @@
-"""Launches that wait for a place in the queue of launches.
+"""Launches that wait for a place in the queue of launches, and device work that runs, or that other work holds up, from before the
+recording.
 
 A launch into a full queue returns when a place in it has become free, which is when the next piece of device work ends. So such a launch
 takes longer than is usual for its call, and returns just after the first end of device work since it began, while about as many launches
 are outstanding as there are places. About as many, because a recording may lack rows: where it lacks the launches or the kernels of some
 places, fewer launches seem to be outstanding than there are. Work from before the recording that is not in it holds places too: as long as
 the device has not begun with what was recorded, because of such work, a launch that takes long waits for the end of some of it.
+
+When work from before the recording starts, or what it holds up, has its cause before the window, so its measured start is taken from the
+trace. Nothing else is.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,7 +25,44 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.graph.launches import DeviceWork
+    from lumos.graph.waits.streams import StreamWaits
     from lumos.trace.table import Int32, Int64, Trace
+
+#: Work that starts more than this after its launch call was held up (ns): a launch onto an idle device takes 1-10 us.
+HELD_UP = 20_000
+
+
+def launched_before(work: DeviceWork) -> Int64:
+    """Device work launched before the window: the orphans before a stream's first work with a launch. Where no work of the rank has a
+    launch, it is each stream's first work alone."""
+    early: list[Int64] = [np.empty(0, np.int64)]
+    for low, high in pairwise(work.bounds()):
+        launched = np.flatnonzero(work.call[low:high] >= 0)
+        count = int(launched[0]) if len(launched) else (int(high - low) if (work.call >= 0).any() else 1)
+        early.append(np.arange(low, low + count))
+    return np.concatenate(early)
+
+
+def held_up_at_begin(trace: Trace, work: DeviceWork, waits: StreamWaits) -> Int64:
+    """The first work of each stream that was in use at the window's begin, where it started only long after its launch, as earlier work
+    that was not recorded kept the stream busy; ascending indices into `work`.
+
+    The first work that a device runs shows whether it was busy. If it was, so were the streams that were launched to before that started,
+    unless their first work waits for another stream. A stream that is first used later waits for work that the recording shows.
+    """
+    first = work.bounds()[:-1]
+    first = first[(work.call[first] >= 0) & ~np.isin(first, waits.work)]
+    call = work.call[first]
+    late = work.start[first] - trace.start[call] - trace.duration[call] > HELD_UP
+    device = np.array([number for number, _ in work.streams], np.int64)[work.stream]
+    out = np.zeros(len(first), bool)
+    for number in unique(device[first]).tolist():
+        begins = int(work.start[device == number].min())
+        here = device[first] == number
+        busy = bool((late & here & (work.start[first] == begins)).any())
+        out |= here & late & busy & (trace.start[call] < begins)
+    return first[out]
+
 
 #: So much longer than usual must launches that waited for a place take together (ns), longer than those near them that did not, and twice
 #: as much as by chance, before the queue is taken to be full.

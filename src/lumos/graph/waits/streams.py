@@ -1,9 +1,13 @@
-"""Streams that wait for each other, by cudaStreamWaitEvent on an event of cudaEventRecord.
+"""Streams that wait for each other: by cudaStreamWaitEvent on an event of cudaEventRecord, and around launches of whole graphs.
 
-The waits are exact where the trace has `cuda_sync` rows (Stream Wait Event: which stream waits for which other one, as of
+The waits for events are exact where the trace has `cuda_sync` rows (Stream Wait Event: which stream waits for which other one, as of
 which record call). Elsewhere they are inferred from the order of calls (`graph.waits.solve`). The waiting stream is mostly
 the one that the next launch after the wait goes to, the work held back the next that is launched to it, and the awaited work the latest on
 another stream that an event can stand for. A wait without any holds nothing back, and is counted.
+
+A graph is launched to the launching thread's current stream, taken to be the one that the thread last launched other work to: no
+collective, as these have streams of their own. All of the graph's work follows what was issued to that stream before, and comes before
+what is issued to it next, also on streams of the graph's own. What its work waits for among itself is not recorded.
 """
 
 from __future__ import annotations
@@ -13,10 +17,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.launches import Call
+from lumos.graph.launches import Call, of_graph_launches
+from lumos.graph.places import Ranges
 from lumos.graph.waits.issued import Issued, issued_together, noted
 from lumos.graph.waits.solve import Awaitable, OpenWaits, repetitions, solve
-from lumos.trace.table import ABSENT, Int8, Int32, Int64, Trace, excluding
+from lumos.trace.table import ABSENT, Int8, Int32, Int64, Trace, excluding, unique
 
 if TYPE_CHECKING:
     from lumos.graph.launches import DeviceWork
@@ -90,3 +95,34 @@ def _may_hold(trace: Trace, work: DeviceWork, issued: Issued, rows: Int32, wait_
     ready = np.maximum(work.previous_end(), np.where(work.call >= 0, trace.start[work.call] + trace.duration[work.call], work.issued))
     waits = OpenWaits(wait_place[wait], option, option, held, stream, called, np.append(work.start, 0)[held], np.append(ready, 0)[held])
     return OpenWaits(*(column[held != ABSENT] for column in waits))  # nothing is held back where nothing is launched any more
+
+
+def graph_order(trace: Trace, work: DeviceWork) -> tuple[Int64, Int64]:
+    """Pairs of device work, one of each pair part of a graph: the second follows the first. int64[k] indices into `work`."""
+    in_graph = of_graph_launches(trace, work)
+    if not in_graph.any():
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    graphs, issued = unique(work.call[in_graph]), Issued.of(work)
+    stream = _current_streams(trace, work, np.flatnonzero((work.call >= 0) & ~in_graph & ~work.communicates), graphs)
+    before, after = issued.last_before(stream, trace.start[graphs]), issued.next_after(stream, trace.start[graphs] + 1)
+    members = np.flatnonzero(in_graph)
+    graph = np.searchsorted(graphs, work.call[members])
+    elsewhere = work.stream[members] != stream[graph]
+    members, graph = members[elsewhere], graph[elsewhere]
+    branch = graph * len(work.streams) + work.stream[members]
+    first = np.unique(branch, return_index=True)[1]
+    last = len(branch) - 1 - np.unique(branch[::-1], return_index=True)[1]
+    earlier, later = np.append(before[graph[first]], members[last]), np.append(members[first], after[graph[last]])
+    pairs = np.unique(np.stack((earlier, later))[:, (earlier != ABSENT) & (later != ABSENT)], axis=1)
+    return pairs[0], pairs[1]
+
+
+def _current_streams(trace: Trace, work: DeviceWork, plain: Int64, graphs: Int32) -> Int64:
+    """The streams that the threads of graph launches launched `plain` work to, last before them or else first after them; ABSENT without
+    any."""
+    launches, stream = Ranges(trace, work.call[plain]), np.full(len(trace) + 1, ABSENT, np.int64)
+    stream[work.call[plain]] = work.stream[plain]
+    last = launches.last(trace.lane[graphs], trace.start[graphs])
+    first = np.append(launches.rows, ABSENT)[np.searchsorted(launches.lane, trace.lane[graphs])]
+    own = (first != ABSENT) & (trace.lane[first] == trace.lane[graphs])
+    return stream[np.where(last != ABSENT, last, np.where(own, first, ABSENT))]

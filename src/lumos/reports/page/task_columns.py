@@ -22,7 +22,7 @@ import numpy as np
 
 from lumos.analyze.collectives import waiting
 from lumos.cost.operators import launched_by
-from lumos.graph.joined.arguments import text
+from lumos.graph.joined.messages import text
 from lumos.graph.lists import numbered, offsets, places
 from lumos.graph.table import Dependency, Kind
 from lumos.reports.page.html import column, differences

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lumos.analyze.interference import Interference
+    from lumos.analyze.collectives import Interference
     from lumos.analyze.trust import Trust
     from lumos.diagnostics import Diagnostic
     from lumos.segment.outline import Outline

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumos.analyze.breakdown import StepBreakdown
-    from lumos.analyze.interference import Interference
+    from lumos.analyze.collectives import Interference
     from lumos.analyze.replay import Probes, ReplayResult, StepReplay
 
 PARTS_OF_STEP = {

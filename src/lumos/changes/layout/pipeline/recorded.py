@@ -1,20 +1,27 @@
-"""The pipeline of a recording: its stages, the chunks of each, its microbatches, and the order of their passes.
+"""The pipeline of a recording: its stages, the chunks of each, its microbatches, the order of their passes, and messages between stages.
 
 Stages are the ranks that send each other messages, the outermost dimension of the job's ranks, as frameworks number them by default. A step
 of every rank shows its forward and backward passes in their order. The schedule is the one that has passes of the same directions in the
 same order on all stages. Of several chunks every backward pass also has to be that of the forward pass to which autograd links it, in
 traces with such links.
+
+Between every two passes of a microbatch over neighbouring chunks there are a send and a receive. A pass begins when the activations, or
+their gradients, have come from the stage that has them. Nothing else waits for a message.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.analyze.loop.steps import members
+from lumos.changes.layout.placed import AddedTimes, Addition, on_busiest
 from lumos.errors import LumosError, UsageError
+from lumos.graph.table import Kind
 from lumos.plan.schedules import Action, Pass, schedule
 from lumos.segment.segment import LINKS
 from lumos.units import count as counted
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
+    from lumos.changes.layout.placed import Placed
     from lumos.trace.table import Job
 
 #: The orders of passes that can be arranged of whole backward passes.
@@ -265,3 +273,60 @@ class PassParts:
         first, last = (tail, lead) if self.backward else (lead, tail)
         inner = [self.layers[len(self.layers) - 1 - n] for n in reversed(chosen)] if self.backward else [self.layers[n] for n in chosen]
         return [*(self.start if first else ()), *(i for layer in inner for i in layer), *(self.end if last else ())]
+
+
+class PassRun(NamedTuple):
+    """A pass of one microbatch over one chunk. place: the chunk's among all, in the order of the forward pass. first, last: instances of
+    the layout, numbered through over its ranks."""
+
+    rank: int
+    replica: int
+    step: int
+    backward: bool
+    microbatch: int
+    place: int
+    first: int
+    last: int
+
+
+def messages(runs: Sequence[PassRun], places: int, time: AddedTimes, placed: Placed) -> Iterator[Addition]:
+    """A send and a receive between every two passes of a microbatch over neighbouring chunks, each rank's in the order of its passes."""
+    ends = _ends(placed, runs)
+    known = {(r.replica, r.step, r.backward, r.microbatch, r.place): i for i, r in enumerate(runs)}
+    meetings: dict[tuple[int, int], int] = defaultdict(lambda: len(meetings))
+    for i, run in enumerate(runs):
+        ahead = -1 if run.backward else 1
+        for sends, neighbour in ((False, run.place - ahead), (True, run.place + ahead)):
+            other = known.get((run.replica, run.step, run.backward, run.microbatch, neighbour)) if 0 <= neighbour < places else None
+            if other is None or runs[other].rank == run.rank:
+                continue
+            what = "gradients" if run.backward else "activations"
+            name = f"{'send' if sends else 'receive'} of {what} (assumed)"
+            meets = meetings[(i, other) if sends else (other, i)]
+            first, last = ends[i]
+            after, before = ((last,), ()) if sends else ((), (first,))
+            yield Addition(name, run.rank, name, time, after, before, run.last if sends else run.first, meets=meets)
+
+
+def _ends(placed: Placed, runs: Sequence[PassRun]) -> list[tuple[int, int]]:
+    """The first and the last task of every pass that computes, on the device where the job has one. They are those that one thread runs or
+    launches, the one of most of them, on the stream of most of them: what another thread does after the pass, as a schedule that divides
+    gradients, no message waits for, nor what another stream does beside it, as gathers of parameters.
+
+    Raises LumosError where a pass has no such task.
+    """
+    graph = placed.graph
+    works = np.flatnonzero(graph.kind == (Kind.KERNEL if graph.on_device.any() else Kind.OPERATOR))
+    works = works[placed.source[works] >= 0]
+    works = works[np.argsort(placed.instance[works], kind="stable")]
+    instance = placed.instance[works]
+    launch = members(graph).launch[works]
+    thread = graph.processor[np.where(launch >= 0, launch, works)]
+    out = []
+    for run in runs:
+        mine = slice(int(np.searchsorted(instance, run.first, "left")), int(np.searchsorted(instance, run.last, "right")))
+        if mine.start == mine.stop:
+            raise LumosError("--set pp: a pass of the recording has no work on its device, so its stages cannot be told")
+        own = on_busiest(graph, works[mine][thread[mine] == np.bincount(thread[mine]).argmax()])
+        out.append((int(own[0]), int(own[-1])))
+    return out

@@ -27,13 +27,14 @@ import numpy as np
 
 from lumos.changes.layout.change import copied, pipeline_stages, whole_updates
 from lumos.changes.layout.measured_layout import MadeOf, measured_layout
-from lumos.changes.layout.pipeline.messages import PassRun, messages
 from lumos.changes.layout.pipeline.recorded import (
     PassParts,
+    PassRun,
     Pipeline,
     RecordedStages,
     carried,
     like,
+    messages,
     passes_of_step,
     recorded_pipeline,
     steps_of,
