@@ -413,7 +413,6 @@ class _Inference:
         waits = not weight and self._select(shape)
         for scope in reversed(self._scopes):
             same = [t for t in scope.tensors if t.shape == shape and t.part_of(whole) and not (weight and (t.data or t.gradient))]
-            same = [t for t in same if t.alive or id(t) in scope.passed] or same
             if same:
                 return sorted(same, key=lambda t: id(t) in scope.passed)
         pool = [t for t in self._pool[shape][-8 * _CHOICE :] if t.alive and t.part_of(whole)]
@@ -468,16 +467,15 @@ class _Inference:
             members = {id(group[-1]): group for several in groups.values() for group in several}
             kept = bool(self._scopes) and self._scopes[-1].kept
             unused = {last: sum(not t.used for t in group) or (len(group) if kept else 1) for last, group in members.items()}
-            best: tuple[tuple[int, int, int, int], dict[int, _Tensor]] | None = None
+            best: tuple[tuple[int, int, int], dict[int, _Tensor]] | None = None
             for choice in product(*(apart[argument] for argument in open_places)):
                 tried = {**out, **dict(zip(open_places, choice, strict=True))}
                 both = ((tried[i].axes[a], tried[j].axes[b]) for (i, a), (j, b) in pairs if i in tried and j in tried)
                 new = len({frozenset(map(self.symbols.key, equal)) for equal in both if not self.symbols.same(*equal)})
                 twice = sum(max(times - unused[last], 0) for last, times in Counter(map(id, choice)).items())
-                unlike = sum(not t.data for t in choice) if weights_of(self.calls[number].name) and not pairs else 0
                 age = sum(len(apart[p]) - 1 - apart[p].index(t) for p, t in zip(open_places, choice, strict=True))
-                if best is None or (twice, new, unlike, age) < best[0]:
-                    best = (twice, new, unlike, age), tried
+                if best is None or (twice, new, age) < best[0]:
+                    best = (twice, new, age), tried
             out = best[1] if best is not None else out
             for last, times in Counter(map(id, out.values())).items():  # of several with the same axes, each its own
                 mine = [argument for argument, tensor in out.items() if id(tensor) == last]

@@ -215,10 +215,10 @@ class Symbols:
         a, b = self.folded(a), self.folded(b)
         common = Counter(a.symbols) & Counter(b.symbols)
         left, right = _without(a.symbols, common), _without(b.symbols, common)
-        if left and right and not self._bind(a.factor, left, b.factor, right):
-            self._pair(a.factor == b.factor, left, right)
+        if left and right:
+            self._bind(a.factor, left, b.factor, right)
 
-    def _bind(self, factor: int, left: tuple[int, ...], other: int, right: tuple[int, ...]) -> bool:
+    def _bind(self, factor: int, left: tuple[int, ...], other: int, right: tuple[int, ...]) -> None:
         """Say of a symbol that stands alone that it is equal to the other side; of two such, the later one."""
         sides = [(factor, left, other, right), (other, right, factor, left)]
         if len(left) == len(right) == 1 and left[0] < right[0]:
@@ -226,24 +226,7 @@ class Symbols:
         for own, alone, times, rest in sides:
             if len(alone) == 1 and times % own == 0 and alone[0] not in self._follows and alone[0] not in self._inside(rest):
                 self._set_equal(alone[0], Axis(times // own, rest))
-                return True
-        return False
-
-    def _pair(self, alike: bool, left: tuple[int, ...], right: tuple[int, ...]) -> None:
-        """Unify the symbols of two products that have the same recorded size, in order."""
-        rest = list(right)
-        pairs = []
-        for s in left if alike else ():
-            other = next((r for r in rest if self.value[r] == self.value[s]), None)
-            if other is not None:
-                rest.remove(other)
-                pairs.append((s, other))
-        if not pairs or len(left) == 1:
-            return
-        for s, other in pairs:
-            self.unify(Axis(1, (s,)), Axis(1, (other,)))
-        if rest and len(pairs) < len(left):
-            self.unify(Axis(1, _without(left, Counter(s for s, _ in pairs))), Axis(1, tuple(rest)))
+                return
 
     def _inside(self, symbols: Iterable[int]) -> set[int]:
         """Symbols, and all that they follow from."""
