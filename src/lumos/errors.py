@@ -27,7 +27,9 @@ class TraceError(LumosError):
 
 
 class GraphError(LumosError):
-    """A dependency graph has no schedule: a cycle, or a rendezvous that never completes."""
+    """A dependency graph has no schedule: a cycle, or a rendezvous that never completes. tasks: on the cycle."""
+
+    tasks: tuple[int, ...] = ()
 
 
 class UnknownDeviceError(LumosError):

@@ -60,6 +60,12 @@ def run(folder, body, *arguments, limit_s=60.0, **more):
             "torch.distributed.all_to_all_single(one[:3].clone(), one, [3], [3])",
             r"py:9: ValueError: input_split_sizes has 3 rows in all, the tensor 4",
         ),
+        (
+            "torch.distributed.init_process_group('nccl')\ntorch.distributed.all_reduce(torch.ones(3))",
+            r"py:8: RuntimeError: No backend type associated with device type cpu: move .* to the device, or .*'cpu:gloo,cuda:nccl'",
+        ),
+        ("(model.weight > 0).float().sum().backward()", r"py:7: RuntimeError: .*does not require grad.*: make the loss of what the model"),
+        ("model.weight.sub_(1.0)", r"py:7: RuntimeError: a leaf Variable .*: do it within torch\.no_grad\(\)"),
         ("torch.embedding(torch.rand(3, 8).cuda(), torch.arange(4).cuda())", r"py:7: RuntimeError: .* index 3 is out of bounds of 3"),
     ],
 )
@@ -86,7 +92,7 @@ CALLS = [
     "torch.softmax(one, 2)", "torch.multinomial(one, 9)", "one.index_select(0, one[0])", "one[one[:3] > 0]", "classes.softmax(0)",
     "torch.nn.functional.ctc_loss(one.expand(4, 8, 8), torch.ones_like(classes)[:, None], classes[:3], classes)", "one.long() @ one.long()",
     "one.long().std()", "torch.nn.functional.smooth_l1_loss(one, one, beta=-1.0)", "torch.bincount(one[0])", "one & one",
-    "torch.take(one[0], classes, out=one[0])", "torch.cat([one[0]], out=one[0, :1].expand(8))",
+    "one[:1].expand(8, 8).add_(one)", "torch.cat([one[0]], out=one[0, :1].expand(8))",
 ]  # fmt: skip
 
 

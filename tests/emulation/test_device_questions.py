@@ -54,6 +54,22 @@ for _ in range(4):
     assert names[0] == "aten::ones" or names.index("aten::addmm") < names.index("aten::mm"), "a step begins with its forward pass"
 
 
+def test_a_step_ends_where_the_first_optimizer_steps_at_the_first_of_its_lines(tmp_path):
+    body = """
+layer = nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+hessian = torch.func.vmap(torch.func.jacfwd(torch.func.jacrev(lambda x: (2.0 * layer(x)).sin().sum())))
+while True:
+    layer(torch.ones(2, 4, device="cuda")).sum().backward()
+    optimizer.step()
+    hessian(torch.ones(2, 4, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    (process,) = run(tmp_path, body)
+    names = leaves(process)
+    assert {"aten::addmm", "aten::cos"} <= set(names) and names.count("aten::_foreach_add_") == 2
+
+
 def test_lengths_of_sequences_that_come_from_the_device_are_the_longest(tmp_path):
     body = """
 from torch.nn.utils.rnn import pack_padded_sequence

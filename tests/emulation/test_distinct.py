@@ -2,22 +2,22 @@
 
 import msgspec
 import pytest
-from tests.emulation.test_record import a_process
 
-from lumos.emulation.distinct import (
-    distinct_work,
-    mesh_dimensions,
-    peer_of_copy,
-    same_but_sizes,
-    same_work,
-)
-from lumos.emulation.record import Exchange, Group
+from lumos.emulation.distinct import distinct_work, mesh_dimensions, peer_of_copy, same_but_sizes, same_work
+from lumos.emulation.record import CallKind, DeviceCall, Exchange, Group, Operator, Process, Tensor
 from lumos.vocabulary import CollectiveKind
 
 #: Eight ranks as two pipeline stages of two replicas of two tensor-parallel ranks: rank = 4 x stage + 2 x replica + tensor.
 STAGES = [[0, 4], [1, 5], [2, 6], [3, 7]]
 REPLICAS = [[0, 2], [1, 3], [4, 6], [5, 7]]
 TENSORS = [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+def a_process(**changes):
+    mm = Operator(name="aten::mm", thread=0, begin=1, end=2, inputs=[Tensor((2, 3), "bfloat16", (3, 1), 7, "cuda")], leaf=True)
+    calls = [DeviceCall(kind=CallKind.STREAM_WAITS_EXCHANGE, thread=0, position=5, exchange=0)]
+    fields = {"rank": 1, "world": 2, "accelerator": "h100", "torch": "2.13", "threads": ["main"], "operators": [mm], "calls": calls}
+    return Process(**(fields | {"exchanges": [to(1)]} | changes))
 
 
 def groups():

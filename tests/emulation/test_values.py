@@ -251,6 +251,7 @@ SPARSE = """
         table.weight.grad = None
         rows = torch.ones(6, 3, dtype=torch.long).cuda()
         (table(rows[:4]).sum() + table(rows[4:]).sum() + bag(rows).sum() + torch.sparse.mm(matrix, weight).sum()).backward()
+        assert torch.sparse.sum(matrix, 1).to_dense().shape == (50,) and torch.sparse.sum(matrix).dim() == 0
         gradient = table.weight.grad
         assert gradient.is_sparse and not gradient.is_coalesced() and gradient._values().shape == (18, 8)
         assert gradient.shape == gradient.to_dense().shape == (99, 8) and gradient.coalesce()._nnz() == 18
@@ -264,7 +265,7 @@ def test_work_on_sparse_tensors_is_that_on_their_rows(tmp_path):
     names = set(leaves(process))
     assert {"aten::sort", "aten::index_add_", "aten::index_select", "aten::div"} <= names, "rows of tables, bags and matrices"
     assert not names & {"aten::embedding_dense_backward", "aten::_embedding_bag_dense_backward"}
-    assert {each.inputs[0].shape for each in process.operators if each.name == "aten::_index_put_impl_"} == {(99, 8)}
+    assert {each.inputs[0].shape for each in process.operators if each.name == "aten::_index_put_impl_"} == {(99, 8), (50,)}
     products = [each.inputs[3].shape for each in process.operators if each.name == "aten::index_add_" and each.inputs[0].shape == (50, 4)]
     assert products == [(200, 4)] * 2, "forward and backward"
     made = [each for each in process.operators if each.name == "aten::_sparse_coo_tensor_with_dims_and_tensors"]

@@ -184,6 +184,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=size)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--eager-loss", action="store_true")
+    parser.add_argument("--apart", action="store_true", help="the first and the last layers are gathered for themselves")
     sizes = parser.parse_args()
     dist.init_process_group("nccl")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -200,6 +201,9 @@ def main() -> None:
         if sizes.compile:
             layer.compile()
         fully_shard(layer, mesh=mesh["dp"], mp_policy=policy)
+    if sizes.apart:
+        fully_shard(model.tok_embeddings, mesh=mesh["dp"], mp_policy=policy)
+        fully_shard([model.norm, model.output], mesh=mesh["dp"], mp_policy=policy, reshard_after_forward=False)
     fully_shard(model, mesh=mesh["dp"], mp_policy=policy)
     model.to_empty(device="cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lumos.errors import LumosError
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
@@ -126,7 +125,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     of this rank. peer: the other rank of a send or receive, or the root, as a rank of the job; -1 without. input_splits,
     output_splits: elements to and from each member, empty where all are equal. stream: the current one when it was called.
     asynchronous: the caller did not wait (a call that waits is followed by its own STREAM_WAITS_EXCHANGE). host: it moves objects
-    or meets at a barrier between processes, not data of the device. storages: of all tensors that it reads or writes.
+    or meets at a barrier between processes, not data of the device. storages: of all tensors that it reads or writes. line: as of an
+    operator.
     """
 
     kind: CollectiveKind
@@ -146,6 +146,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     asynchronous: bool = False
     host: bool = False
     storages: list[int] = []
+    line: int = -1
 
 
 class Allocation(msgspec.Struct, frozen=True):
@@ -276,8 +277,5 @@ def write_record(process: Process, path: Path) -> None:
 
 
 def read(path: Path) -> Process:
-    """The record in a file. Raises LumosError where it is none."""
-    try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=Process)
-    except (OSError, msgspec.DecodeError) as error:
-        raise LumosError(f"{path}: not a record of an emulated process ({error}): emulate the script again") from error
+    """The record in a file."""
+    return msgspec.msgpack.decode(path.read_bytes(), type=Process)

@@ -38,7 +38,9 @@ def no_schedule(graph: Graph, cycle: _engine.Cycle) -> GraphError:
         lines.append(f"--ignore left out {left_out}, which may be what ordered this job's tasks: replay without --ignore")
     else:
         lines.append("drop a dependency kind of the cycle (--ignore) to see which rule is wrong")
-    return GraphError("\n  ".join((f"the graph has no schedule: {len(tasks)} tasks wait for each other", *lines)))
+    error = GraphError("\n  ".join((f"the graph has no schedule: {len(tasks)} tasks wait for each other", *lines)))
+    error.tasks = tuple(tasks)
+    return error
 
 
 def _describe(graph: Graph, task: int) -> str:

@@ -1,9 +1,11 @@
 """Traces of emulated jobs: their copies, what waits for what, and that every verb reads them as they were made."""
 
+import contextlib
 import gzip
 import json
 
 import pytest
+from msgspec import structs
 
 import lumos
 from lumos.cost.cluster import load_cluster
@@ -122,28 +124,26 @@ def test_of_a_job_with_too_many_rows_or_ranks_each_kind_of_rank_is_written(drawn
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("mine", "others", "said"),
     [
-        (lambda d: [of_two(d, copies=()).process()], "no process stands for rank 1"),
-        (lambda d: [of_two(d).process(), of_two(d, rank=1, copies=()).process()], "rank 1 of a job of 2 ranks is there twice"),
-        (
-            lambda d: [d(0, 3, groups=[Group("a", "", [0, 1], 0)], copies=[1, 2], exchanges=of_two(d).exchanges).process()],
-            "'world' is not among",
-        ),
-        (lambda d: [lonely(d)], "rank 2 copies rank 0, but is in 0 of the groups"),
+        ([{}], [{"elements": 5}], r"rank 0 makes allreduce of 2,000,000 bytes at train\.py:7 but rank 1 makes allreduce of 10 bytes:"),
+        ([{}], [{"kind": CollectiveKind.BROADCAST, "name": "broadcast"}], "rank 1 makes broadcast of 2,000,000 bytes: let all"),
+        (["recv", "send"], ["recv", "send"], r"wait for each other for ever: rank 0 makes recv of 2,000,000 bytes at train\.py:7 and rank"),
+        ([{"name": "allgather_", "kind": CollectiveKind.ALL_GATHER}], [{"kind": CollectiveKind.ALL_GATHER, "elements": 5}], ""),
+        (["send", "recv"], ["recv", "send"], ""),
     ],
 )
-def test_records_that_contradict_each_other_are_errors_that_leave_nothing(drawn, tmp_path, make, said):
-    with pytest.raises(LumosError, match=said):
-        write_traces(tmp_path / "out", make(drawn), H100)
-    assert not (tmp_path / "out").exists()
-
-
-def lonely(drawn):
-    """A process whose copy, rank 2, is in no group that was made with its own."""
-    record = drawn(0, 3, groups=[Group("pair", "", [0, 1], 0)], copies=[1, 2])
-    record.exchange(group="pair")
-    return record.process()
+def test_ranks_that_do_not_meet_are_told_with_their_lines(drawn, tmp_path, mine, others, said):
+    records = [drawn(rank, 2, groups=[Group("world", "", [0, 1], 0)]) for rank in range(2)]
+    for rank, exchanges in enumerate((mine, others)):
+        for given in exchanges:
+            way = {"kind": CollectiveKind.SEND if given == "send" else CollectiveKind.RECEIVE, "name": given, "peer": 1 - rank}
+            records[rank].exchange(line=-rank, **(given if isinstance(given, dict) else way))
+            records[rank].call(CallKind.SYNCHRONIZE_DEVICE)
+    processes = [structs.replace(record.process(), lines=["train.py:7"]) for record in records]
+    with pytest.raises(LumosError, match=said) if said else contextlib.nullcontext():
+        write_traces(tmp_path / "out", processes, H100)
+    assert (tmp_path / "out").exists() != bool(said)
 
 
 def test_a_folder_with_other_traces_is_refused(drawn, tmp_path):

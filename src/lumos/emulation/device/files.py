@@ -17,9 +17,9 @@ from lumos.diagnostics import Diagnostic
 from lumos.emulation.device.host import host_ns
 from lumos.emulation.device.issue import issued
 from lumos.emulation.device.kernels import Kernels
-from lumos.emulation.device.ranks import all_ranks, stream_numbers
+from lumos.emulation.device.ranks import all_ranks, stream_numbers, wait_for_ever
 from lumos.emulation.execution_trace import NodeSheet, compressed, execution_trace_name, operator_arguments, record_ids, type_word
-from lumos.errors import LumosError
+from lumos.errors import GraphError
 from lumos.graph.joined.one_job import EMULATED
 from lumos.graph.table import Kind
 from lumos.output_files import check_only_own, new_folder
@@ -61,17 +61,18 @@ def write_traces(
     """Write the traces of the job of `processes`, as it would run on `cluster`, to a folder, which is created if it is absent.
 
     processes: the records of the distinct processes of one job. times: gives the durations of the job's tasks, ns, in place of those that
-    the models say. Raises LumosError for records that contradict each other, an accelerator whose data lack a number, or a folder that
+    the models say. Raises LumosError for ranks that make different exchanges, an accelerator whose data lack a number, or a folder that
     cannot be written, UsageError where the folder holds other traces.
     """
-    if not processes:
-        raise LumosError("no process was recorded, so there is no trace to write: emulate a script that uses its device")
     kernels, pricer = Kernels(cluster.accelerator), Pricer(cluster, kernel_by_kernel())
     cluster.check_size(max(process.world for process in processes))
     host = host_ns(cluster.accelerator)
     programs = [issued(process, kernels, host, cluster) for process in processes]
     job = all_ranks(programs, pricer)
-    timeline = simulate(job.graph if times is None else with_durations(job.graph, times(job)))
+    try:
+        timeline = simulate(job.graph if times is None else with_durations(job.graph, times(job)))
+    except GraphError as error:
+        raise wait_for_ever(job, error) from error
     chosen, left_out = _chosen(job)
     names = [_name(rank) for rank in chosen]
     check_only_own(folder, "*.json*", [*names, *map(execution_trace_name, chosen)])

@@ -25,7 +25,6 @@ from lumos.emulation.device.kernels import host_copy_ns
 from lumos.emulation.device.launch import DeviceEngine, width
 from lumos.emulation.device.program import DeviceProgram, MarkedEvent, Span, Threads
 from lumos.emulation.record import ENGINE_PREFIX, CallKind
-from lumos.errors import LumosError
 from lumos.graph.places import MARK
 from lumos.graph.table import Dependency, Kind
 from lumos.vocabulary import CollectiveKind
@@ -54,7 +53,7 @@ class Moment(NamedTuple):
 
 
 def issued(process: Process, kernels: Kernels, host: Mapping[HostClass, int], cluster: Cluster) -> DeviceProgram:
-    """The program of a process on `cluster`. host: ns of each class. Raises LumosError for a record that contradicts itself."""
+    """The program of a process on `cluster`. host: ns of each class."""
     return (_HostWalk if process.accelerator == ON_CPUS else Walk)(process, kernels, host, cluster).run()
 
 
@@ -77,8 +76,6 @@ class Walk:
 
     def run(self) -> DeviceProgram:
         for moment in sorted(self._moments()):
-            if moment.thread >= len(self.process.threads):
-                raise LumosError(f"record of rank {self.process.rank}: thread {moment.thread} is not among its threads; emulate again")
             self.threads.position = moment.position
             if moment.thread >= 0:
                 self.threads.go_on(moment.thread)
@@ -175,10 +172,7 @@ class Walk:
         self.ends[i] = self._record(name)
 
     def _collective(self, i: int, exchange: Exchange, stream: Hashable) -> None:
-        ranks = self.groups.get(exchange.group)
-        if ranks is None:
-            raise LumosError(f"record of rank {self.process.rank}: group {exchange.group!r} is not among its groups; emulate again")
-        work = exchange_work(exchange, self.process.rank, ranks, self.process.world, self.cluster)
+        work = exchange_work(exchange, self.process.rank, self.groups[exchange.group], self.process.world, self.cluster)
         call = self.threads.call(_CALLS[DeviceEngine.KERNEL], Kind.LAUNCH, self.host[HostClass.LAUNCH])
         self.threads.issue(call, self.threads.stream(stream), Kind.COLLECTIVE, exchange.name, work, i)
 

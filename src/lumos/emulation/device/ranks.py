@@ -17,7 +17,7 @@ import numpy as np
 from lumos.emulation.accelerators import ON_CPUS
 from lumos.emulation.device.launch import width
 from lumos.emulation.distinct import peer_of_copy
-from lumos.errors import LumosError
+from lumos.errors import GraphError, LumosError
 from lumos.graph.lists import Edges, Lists, end_to_end, offsets
 from lumos.graph.table import Collectives, Dependency, Graph, Processor
 from lumos.trace.table import ABSENT, Int64
@@ -59,7 +59,7 @@ class Ranks:
 
 
 def all_ranks(programs: Sequence[DeviceProgram], pricer: Pricer) -> Ranks:
-    """The job of the processes and their copies. Raises LumosError where ranks are missing or twice, or the job is too large."""
+    """The job of the processes and their copies. Raises LumosError where the job is too large, or ranks make different exchanges."""
     of = _of(programs)
     sizes = np.array([len(programs[i].tasks) for i in of], np.int64)
     first = offsets(sizes)
@@ -79,7 +79,7 @@ def all_ranks(programs: Sequence[DeviceProgram], pricer: Pricer) -> Ranks:
             edges.add(before + first[rank], after + first[rank], kind)
     before = edges.predecessors(int(first[-1]))
     numbers = _Numbers(facts)
-    rendezvous = _rendezvous(facts, numbers)
+    rendezvous = _rendezvous(facts, numbers, [programs[i].process.lines for i in of])
     lag = np.zeros((len(of), len(Dependency)), np.int64)
     lag[:, Dependency.LAUNCH] = round(1e9 * (pricer.cluster.accelerator.launch_latency_s or 0.0))
     graph = Graph(
@@ -100,17 +100,8 @@ def stream_numbers(program: DeviceProgram) -> list[int]:
 
 def _of(programs: Sequence[DeviceProgram]) -> list[int]:
     """Which program each rank runs."""
-    world = max(p.process.world for p in programs)
-    out = [-1] * world
-    for i, program in enumerate(programs):
-        for rank in (program.process.rank, *program.process.copies):
-            if not 0 <= rank < world or out[rank] >= 0:
-                raise LumosError(f"records: rank {rank} of a job of {world} ranks is there twice or beyond it; emulate the script again")
-            out[rank] = i
-    missing = [rank for rank, i in enumerate(out) if i < 0]
-    if missing:
-        raise LumosError(f"records: no process stands for rank {missing[0]} of {world}; emulate the script again")
-    return out
+    of = {rank: i for i, program in enumerate(programs) for rank in (program.process.rank, *program.process.copies)}
+    return [of[rank] for rank in range(max(p.process.world for p in programs))]
 
 
 class _Columns:
@@ -161,11 +152,6 @@ class _Members:
         of_copy = self.holding[group.made, copy]
         if group.name in of_copy or group.name not in self.holding[group.made, self.original]:
             return group
-        if len(of_copy) != 1:
-            raise LumosError(
-                f"records: rank {copy} copies rank {self.original}, but is in {len(of_copy)} of the groups made with {group.name!r}; "
-                "emulate again"
-            )
         return next(iter(of_copy.values()))
 
 
@@ -194,14 +180,48 @@ class _Numbers:
         self.texts = tuple(texts)
 
 
-def _rendezvous(facts: Sequence[dict[int, Fact]], numbers: _Numbers) -> Lists:
-    """The tasks that meet: of one group and number; of messages the k-th from one rank to another."""
-    sets: dict[tuple[object, ...], list[int]] = defaultdict(list)
+def _rendezvous(facts: Sequence[dict[int, Fact]], numbers: _Numbers, lines: Sequence[list[str]]) -> Lists:
+    """The tasks that meet: of one group and number; of messages the k-th from one rank to another. lines: of the script, of each rank.
+
+    Raises LumosError where those that meet are not of one kind and size."""
+    sets: dict[tuple[object, ...], list[Fact]] = defaultdict(list)
     for own in facts:
         counted: dict[tuple[object, ...], int] = defaultdict(int)
         for fact in own.values():
-            sets[_meeting(fact, numbers.to_meet[id(fact.group)], counted)].append(fact.task)
-    return end_to_end([members for members in sets.values() if len(members) > 1])
+            sets[_meeting(fact, numbers.to_meet[id(fact.group)], counted)].append(fact)
+    for members in sets.values():
+        others = {id(fact.exchange): fact for fact in reversed(members)}  # copies have the exchange of their original
+        other = next((fact for fact in others.values() if len(others) > 1 and not _go_together(members[0].exchange, fact.exchange)), None)
+        if other is not None:
+            said = " but ".join(_said(fact, lines[fact.rank]) for fact in (members[0], other))
+            raise LumosError(f"the ranks of a group make different exchanges: {said}: let all make the same, of one size and in one order")
+    return end_to_end([[fact.task for fact in members] for members in sets.values() if len(members) > 1])
+
+
+def _go_together(one: Exchange, other: Exchange) -> bool:
+    """Whether two exchanges that meet may be one: of lists and of parts, sizes may differ."""
+    if one.kind.is_transfer:
+        return _bytes(one) == _bytes(other)
+    is_whole = one.kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST) or "_base_" in one.name or "tensor_coalesced" in one.name
+    return one.kind is other.kind and (one.host or not is_whole or one.name != other.name or _bytes(one) == _bytes(other))
+
+
+def _bytes(exchange: Exchange) -> int:
+    """The bytes of what a rank brings to an exchange, or gets by a transfer."""
+    return max(exchange.input_elements, exchange.kind.is_transfer * exchange.output_elements) * width(exchange.dtype)
+
+
+def _said(fact: Fact, lines: Sequence[str]) -> str:
+    where = f" at {lines[fact.exchange.line]}" if fact.exchange.line >= 0 else ""
+    return f"rank {fact.rank} makes {fact.exchange.name.strip('_')} of {_bytes(fact.exchange):,} bytes{where}"
+
+
+def wait_for_ever(job: Ranks, error: GraphError) -> LumosError:
+    """The error of a job whose ranks wait for each other, by the lines of the script."""
+    found = {fact.rank: fact for own in job.facts for fact in reversed(own.values()) if fact.task in error.tasks}
+    said = " and ".join(_said(found[rank], job.programs[job.of[rank]].process.lines) for rank in sorted(found)[:2])
+    remedy = "let one of the two send first, or batch_isend_irecv do both"
+    return LumosError(f"the ranks wait for each other for ever: {said}: {remedy}" if said else str(error))
 
 
 def _meeting(fact: Fact, group: int, counted: dict[tuple[object, ...], int]) -> tuple[object, ...]:
@@ -221,11 +241,10 @@ def _collectives(facts: Sequence[dict[int, Fact]], numbers: _Numbers) -> Collect
         return None
     kinds: dict[CollectiveKind, int] = {}
     side = (CollectiveKind.SEND, CollectiveKind.RECEIVE)
-    elements = (max(f.exchange.input_elements, f.exchange.kind.is_transfer * f.exchange.output_elements) for f in rows)
     return Collectives(
         task=np.array([f.task for f in rows], np.int32),
         kind=np.array([kinds.setdefault(f.exchange.kind, len(kinds)) for f in rows], np.int32),
-        nbytes=np.array([count * width(f.exchange.dtype) for count, f in zip(elements, rows, strict=True)], np.int64),
+        nbytes=np.array([_bytes(f.exchange) for f in rows], np.int64),
         group=np.array([numbers.of_ranks[id(f.group)] for f in rows], np.int32),
         sequence=np.array([f.exchange.sequence for f in rows], np.int64),
         peer=np.array([f.peer if f.exchange.kind in side else ABSENT for f in rows], np.int32),

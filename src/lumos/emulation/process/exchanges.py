@@ -44,6 +44,7 @@ class Exchanges:
         self._pending: dict[int, int] = {}  # by storage: the exchange that nobody has waited for in so many words
         self.batched: set[str] | None = None
         self.told: Callable[[Any, int, int], Any] = lambda own, *_: own  # what the root of a group of so many tells
+        self.backends: dict[str, str] = {}  # of groups, as the script asked for them
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """An operator of c10d: noted, and answered with work that is done."""
@@ -54,6 +55,9 @@ class Exchanges:
         given = dict(zip(declared, args, strict=False)) | kwargs
         note = self._note(word, given)
         _check_sizes(note, given)
+        asked = self.backends.get(note.group)
+        if note.host and asked and "cpu" not in torch.distributed.distributed_c10d.BackendConfig(asked).get_device_backend_map():
+            raise RuntimeError("No backend type associated with device type cpu")
         self._storages.owners.exchanged(note.storages)
         with self._journal.around(note, opened=True) as number:
             pass
@@ -82,7 +86,7 @@ class Exchanges:
             output_splits=_splits(given, "output_split_sizes", receives, self._journal.stands_in),
             stream=self._streams.current, asynchronous=asynchronous,
             host=bool(some is not None and some.device.type == "cpu" and kind is not CollectiveKind.BARRIER),
-            storages=sorted({self._storages.number_of(tensor) for tensor in (*sends, *receives)}),
+            storages=sorted({self._storages.number_of(tensor) for tensor in (*sends, *receives)}), line=self._journal.line(),
         )  # fmt: skip
 
     def _next(self, group: str) -> int:

@@ -148,6 +148,7 @@ class Groups:
     def __init__(self, settings: EmulationSettings) -> None:
         self._settings = settings
         self.made: list[Group] = []
+        self._asked = ""  # the backend of the group of all ranks
 
     def make_fakes(self, exchanges: Exchanges) -> None:
         """Let torch.distributed make groups that exchange nothing."""
@@ -157,15 +158,17 @@ class Groups:
         meshes = importlib.import_module("torch.distributed.device_mesh")  # which make the group of all ranks where there is none
         begin = c10d.init_process_group
 
-        def init_process_group(*_: Any, **__: Any) -> None:
+        def init_process_group(backend: Any = None, *_: Any, **__: Any) -> None:
+            self._asked = str(backend or "")
             begin(backend="fake", store=store(), rank=settings.rank, world_size=settings.world)
 
         for owner in (c10d, torch.distributed, meshes):
             TORCH.put(owner, "init_process_group", init_process_group)
 
         @TORCH.around(c10d, "_new_process_group_helper")
-        def helper(make: Any, size: int, rank: int, ranks: Any, _: Any, store: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        def helper(make: Any, size: int, rank: int, ranks: Any, asked: Any, store: Any, name: str, *args: Any, **kwargs: Any) -> Any:
             self._add(name, str(kwargs.get("group_desc") or ""), [int(member) for member in ranks] or list(range(settings.world)))
+            exchanges.backends[name] = self._asked if str(asked) == "fake" else str(asked)
             return make(size, rank, ranks, c10d.Backend("fake"), store, name, *args, **kwargs | {"device_id": None})
 
         # torch's own functions must see that the groups are fakes

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 CLOSED = "lumos:"
 OPEN = "lumos>"
 
-
 #: What a graph that is captured must not hold.
 _WAITS = (CallKind.READ_VALUE, CallKind.SYNCHRONIZE_EVENT, CallKind.SYNCHRONIZE_STREAM, CallKind.SYNCHRONIZE_DEVICE)
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 #: Where a compiled module has its own.
 COMPILED = "_orig_mod"
 
-
 _T = TypeVar("_T")
 
 

@@ -7,10 +7,11 @@ import os
 import re
 import sys
 import sysconfig
+import tomllib
 import traceback
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -76,33 +77,6 @@ def says(words: re.Pattern[str]) -> bool:
     return any(words.search(path.read_text(errors="replace")) for path in own if path.is_file())
 
 
-#: What to do about an exception of these names, which say that a script needs what an emulated one has not.
-_REMEDIES = {
-    "DataDependentOutputException": "its result depends on values, which tensors do not have here: use what follows from shapes instead",
-    "DynamicOutputShapeException": "its shape depends on values, which tensors do not have here: give it a fixed size",
-    "UnsupportedOperatorException": "nothing says what shape its result has: declare it with torch.library.register_fake",
-    "UnsupportedFakeTensorException": "it needs a tensor with data: leave it out while emulating",
-    "NotImplementedError": "it runs on a device only: leave it out while emulating, or declare its shape with torch.library.register_fake",
-    "SparseLayout": "of sparse matrices, those in coordinates (torch.sparse_coo) are emulated: use these or dense ones",
-    **dict.fromkeys(("ConnectionError", "FileNotFoundError"), "have what it loads on this machine, or leave it out while emulating"),
-    "EndlessReadsError": "a value is 1 here and a truth value False, so a loop that waits for another never ends: bound its rounds",
-    "NestedTensor": "nested tensors are emulated as jagged ones only: make them with layout=torch.jagged, or pad them to one length",
-    "CudaGraphError": "read values and wait outside of the capture, or leave it out while emulating",
-    "SeveralDevicesError": "use DistributedDataParallel, with a process for each device, or emulate one device with --ranks 1",
-    "Ranks": "ask for as many --ranks as it is for",
-    "ModuleNotFoundError": "install it in the environment of the script",
-    "Launcher": "a launcher sets that: write it before the script, as in `-- torchrun train.py`, or ask for several --ranks",
-    "OutOfMemoryError": "it made tensors with data: make them on the device, or smaller",
-    "DeviceMemory": "take smaller batches, recompute activations, share the model among more ranks, or name a device with more memory",
-}
-#: Words of exceptions that have no class of their own, or another one by the time that they reach the script, and whose remedy they have.
-_WORDS = {
-    "_nested_tensor_": "NestedTensor", "torch.sparse_": "SparseLayout",
-    **dict.fromkeys(("'RANK'", "'LOCAL_RANK'", "'WORLD_SIZE'", "environment variable RANK expected"), "Launcher"),
-    "no fake impl": "UnsupportedOperatorException", "CUDA driver version is insufficient": "NotImplementedError",
-    **dict.fromkeys(("world size", "world_size"), "Ranks"),
-    "makes no connection": "ConnectionError", "No module named": "ModuleNotFoundError",
-}
 #: How torch says that a device has no room, which frameworks raise again as exceptions of their own.
 FULL_DEVICE = "CUDA out of memory"
 _LONGEST = 240  # characters of an exception's text
@@ -113,21 +87,26 @@ def script_error(error: BaseException, where: str, held: str = "") -> str:
     kind = f"{'torch.' if type(error).__module__ == 'torch' else ''}{type(error).__name__}"
     whole = " ".join(str(error).split())
     if FULL_DEVICE in whole:
-        return f"{where}: {kind}: {whole.partition(' If reserved')[0]} {held}: {_REMEDIES['DeviceMemory']}"
+        return f"{where}: {kind}: {whole.partition(' If reserved')[0]} {held}: {_remedies()['DeviceMemory']['say']}"
     text = whole if len(whole) <= _LONGEST else whole.partition(". ")[0]
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     unknown = "see whether the script runs without --emulate; if it does, leave this out while emulating"
-    remedy = _REMEDIES.get(next(_known(error), ""), unknown)
+    remedy = next(_known(error), unknown)
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}:{error.lineno}"
     return f"{where or 'before the first line of the script'}: {kind}: {short}: {remedy}"
 
 
+@cache
+def _remedies() -> dict[str, dict[str, Any]]:
+    return tomllib.loads((Path(__file__).parent / "data" / "remedies.toml").read_text(encoding="utf-8"))
+
+
 def _known(error: BaseException | None) -> Iterator[str]:
-    """The names of remedies for an exception, then for what it was raised for: by its words, then by its class and those that it is of."""
+    """The remedies for an exception, then for what it was raised for: by its words, then by its class and those that it is of."""
     while error is not None:
-        yield from (name for words, name in _WORDS.items() if words in str(error))
-        yield from (base.__name__ for base in type(error).__mro__ if base.__name__ in _REMEDIES)
+        yield from (known["say"] for known in _remedies().values() if any(words in str(error) for words in known.get("words", ())))
+        yield from (_remedies()[base.__name__]["say"] for base in type(error).__mro__ if base.__name__ in _remedies())
         error = error.__cause__ or error.__context__
 
 

@@ -83,7 +83,7 @@ class _Emulation:
         self._groups = groups.Groups(settings)
         self._process, self._ended = os.getpid(), ""  # and how the script ended itself
         self._done = self._calls = 0
-        self._stepped: Any = None  # the optimizer that stepped first
+        self._places: list[tuple[int, str]] = []  # the optimizer that stepped first, and the line of the script that let it
         self._recorded: record.Process | None = None
         options = experimental_config(torch, ("capture_overload_names",))
         self._config = ProfilerConfig(ProfilerState.KINETO, True, False, False, False, False, options)
@@ -150,14 +150,22 @@ class _Emulation:
                     out = stepped(optimizer, *args, **kwargs)
                 finally:
                     owners.step_ends(optimizer)
-                self._stepped = self._stepped or id(optimizer)
-                if self._stepped == id(optimizer) and ended_by is StepEnd.OPTIMIZER:
+                if self._ends_step((id(optimizer), line_of_script())) and ended_by is StepEnd.OPTIMIZER:
                     owners.outside_backward(self.step)
                 return out
 
             return wrapper
 
         TORCH.put(Optimizer, "profile_hook_step", staticmethod(with_end))
+
+    def _ends_step(self, place: tuple[int, str]) -> bool:
+        """Whether a step ends where an optimizer was let step: the first one, and where that is done at several lines, as for a loss and
+        every now and then for another, at the first of them. Another line takes its place that comes twice in a row."""
+        first, newest = self._places[:1] or [place], self._places[-1:]
+        if place[0] != first[0][0]:
+            return False
+        self._places = [place] if place in (first[0], *newest) else [*first, place]
+        return len(self._places) == 1
 
     def _called(self) -> None:
         """The outermost module was called, and no optimizer has been made: a script without one may never end to say so."""

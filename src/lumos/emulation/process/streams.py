@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _CUDA = 1  # c10::DeviceType
 
-
 #: By stream, the number of the call until which its work is meant.
 StreamMoment = dict[int, int]
 

@@ -34,7 +34,6 @@ _OWN_KERNEL = frozenset({
     "_neg_view", "_conj", "is_all_true", "allclose", "_assert_tensor_metadata", "_functional_assert_scalar", "_assert_scalar",
 })  # fmt: skip
 
-
 #: The same on the host, where a library has the kernel.
 _OWN_KERNEL_OF_HOST = frozenset({"convolution_backward"})
 

@@ -195,7 +195,7 @@ def address_of(tensor: Any) -> int:
     """The address of a tensor's storage; -1 for a sparse tensor or one of a subclass, which has no single one, and for a parameter whose
     shape is not known yet."""
     try:
-        return int(tensor.untyped_storage()._cdata)
+        return int(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else -1
     except (RuntimeError, NotImplementedError, ValueError):
         return -1
 

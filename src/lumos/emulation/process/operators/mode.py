@@ -198,7 +198,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         stand_ins.count_read(self, func)
         stand_ins.check_types(func, args)
         stand_ins.check_kernel(self, func, args, kwargs)
-        stand_ins.check_memory(self, func, args, kwargs)
+        stand_ins.check_memory(func, args, kwargs)
         stand_in = stand_ins.STAND_INS.get(func)
         if func.overloadpacket in PRODUCTS and self.workspace and _device_of(args, self.kind) == "cuda":
             self.storages.workspace(self.workspace)

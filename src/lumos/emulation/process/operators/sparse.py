@@ -94,6 +94,16 @@ def _turned(given: Any, *_: int) -> Any:
     return SparseRows(given.places.flip(0), given.rows, given.shape[::-1])
 
 
+def _summed(given: Any, dims: Any = (), **_: Any) -> Any:
+    """The sum along dimensions, or of all: what is left of the places says where rows stand, which are added up where nothing is left."""
+    count, dims = given.places.shape[0], {dim % given.dim() for dim in dims or range(given.dim())}
+    within = [1 + dim - count for dim in dims if dim >= count]  # those of the rows themselves
+    rows, kept = given.rows.sum(within) if within else given.rows, [dim for dim in range(count) if dim not in dims]
+    if not kept:
+        return rows.sum(0)
+    return SparseRows(given.places[kept], rows, [size for dim, size in enumerate(given.shape) if dim not in dims])
+
+
 _RULES: dict[Any, Callable[..., Any]] = {
     _aten._indices: lambda given: given.places, _aten.indices: lambda given: given.places,
     _aten._values: lambda given: given.rows, _aten.values: lambda given: given.rows,
@@ -102,7 +112,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten._coalesce: _sorted, _aten.coalesce: lambda given: given if given.is_sorted else _sorted(given),
     _aten.add: _added, _aten.add_: lambda one, other, alpha=1: _added(one, other, alpha, into=True),
     _aten.sparse_mask: lambda dense, mask: SparseRows(mask.places, dense[tuple(mask.places)], mask.shape, mask.is_sorted),
-    _aten.t: _turned, _aten.transpose: _turned, _aten.mm: _product, _aten._sparse_mm: _product,
-    _aten._sparse_addmm: lambda _, one, other, **__: _product(one, other),
+    _aten._sparse_sum: _summed, _aten.sum: _summed, _aten.t: _turned, _aten.transpose: _turned, _aten.mm: _product,
+    _aten._sparse_mm: _product, _aten._sparse_addmm: lambda _, one, other, **__: _product(one, other),
     **dict.fromkeys((_aten.to_dense, _aten._to_dense), lambda given, *_, **__: _added(given.rows.new_zeros(given.shape), given, into=True)),
 }  # fmt: skip

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_map_only
 
 from lumos.emulation.process.operators import sparse
 from lumos.emulation.process.operators.compiled import PRODUCTS, is_view
-from lumos.emulation.process.operators.known import WHOLE, address_of, is_pinned, pin, tensors_in, written
+from lumos.emulation.process.operators.known import is_pinned, pin, tensors_in, written
 from lumos.emulation.record import CallKind
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ _ALL = frozenset({aten.all.default, aten.all.dim, aten.all.dims, aten._is_all_tr
 _DECIDES: dict[Any, bool] = {
     aten.bitwise_or.Tensor: True, aten.logical_or.default: True, aten.bitwise_and.Tensor: False, aten.logical_and.default: False,
 }  # fmt: skip
-
 
 #: Operators that choose by scores: their result with the choices, and how many there are to choose from.
 _CHOOSE: dict[Any, Callable[[Any, Any], tuple[Any, int]]] = {
@@ -114,6 +112,8 @@ def _sorted(mode: Any, places: Any, dim: int) -> None:
             mode.known.know(places, positions.expand(tuple(places.shape)).contiguous())
 
 
+#: Operators that may write elements more than once.
+_AGAIN = frozenset({aten.index_put_, aten._index_put_impl_, aten.index_fill_, aten.masked_fill_, aten.fill_, aten.zero_, aten.set_})
 #: Operators that take one type alone, which torch's rules for shapes do not look at.
 _OF_ONE_TYPE = PRODUCTS | {aten.convolution, aten.index_add, aten.index_add_, aten.index_copy, aten.index_copy_}
 #: Types for which the host has all kernels that the device has, as the table of operators in torch.testing says, but for some operators;
@@ -184,30 +184,14 @@ def _single(given: Any, types: Iterator[Any]) -> list[Any]:
     ]  # fmt: skip
 
 
-def check_memory(mode: Any, func: Any, args: Any, kwargs: Any) -> None:
-    """Raise torch's error for elements that a call writes more than once, or reads too. The host's kernel says whether it does, where
-    what is written has several elements in one place or shares its memory: it is tried on small memory that is laid out so."""
-    into = list(written(func, args, kwargs))
-    every = list(tensors_in((args, kwargs))) if into else []
-    addresses = [address_of(tensor) for tensor in every]
-    shared = any(0 in (by for size, by in zip(tensor.shape, tensor.stride(), strict=True) if size > 1) for tensor in into)
-    if not into or -1 in addresses or not (shared or sum(addresses.count(address_of(tensor)) for tensor in into) > len(into)):
+def check_memory(func: Any, args: Any, kwargs: Any) -> None:
+    """Raise torch's error for elements that a call would write more than once, as of a dimension that is expanded."""
+    if func.overloadpacket in _AGAIN or torch.Tag.inplace_view in func.tags:
         return
-    sizes = {address: int(tensor.untyped_storage().nbytes()) for address, tensor in zip(addresses, every, strict=True)}
-    if sum(sizes.values()) > _LARGEST:
-        return
-    with mode.aside(hidden=True), torch.no_grad():
-        memory = {address: torch.zeros(-(-size // WHOLE) * WHOLE, dtype=torch.uint8) for address, size in sizes.items()}
-
-        def laid_out(tensor: Any) -> Any:
-            whole = memory[address_of(tensor)].view(tensor.dtype)
-            return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-
-        try:
-            func(*tree_map_only(torch.Tensor, laid_out, args), **tree_map_only(torch.Tensor, laid_out, kwargs))
-        except (RuntimeError, IndexError, TypeError, ValueError) as error:
-            if str(error).startswith("unsupported operation:"):
-                raise type(error)(str(error)) from None
+    every = ((size, by) for tensor in written(func, args, kwargs) for size, by in zip(tensor.shape, tensor.stride(), strict=True))
+    if any(size > 1 and not by for size, by in every):
+        said = "more than one element of the written-to tensor refers to a single memory location"
+        raise RuntimeError(f"unsupported operation: {said}. Please clone() the tensor before performing the operation.")
 
 
 def check_types(func: Any, args: Any) -> None:
@@ -406,6 +390,7 @@ _SHAPES: dict[str, Callable[..., Any]] = {
     # and the reciprocal root mean square of each row
     "_fused_rms_norm": lambda x, shape, *_: (_like(x), _sums(x, *x.shape[: x.dim() - len(shape)], *[1] * len(shape))),
     "_fused_rms_norm_backward": lambda _, x, __, ___, w, wanted: (_like(x), _like(w) if w is not None and wanted[1] else None),
+    "_efficientzerotensor": torch.zeros,  # those without memory are meta tensors, which meet those of the device
     # and five values of each element of the state for the backward pass
     "_thnn_fused_gru_cell": lambda _, __, h, *___: (_like(h), h.new_empty(h.shape[0], 5 * h.shape[1])),
     "_thnn_fused_gru_cell_backward": _gru_backward,
@@ -446,7 +431,6 @@ _BY_NAME: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
 _operators = {name: getattr(getattr(aten, name.partition(".")[0], None), name.partition(".")[2] or "default", None) for name in _BY_NAME}
 #: By operator, of those that this version of torch has.
 STAND_INS = {_operators[name]: rule for name, rule in _BY_NAME.items() if _operators[name] is not None}
-
 
 #: Elements of the largest tensor that an operator may make for real, so that memory stays bounded; and of what it may be given unasked.
 _LARGEST, _SURELY_SMALL = 1 << 20, 1 << 13
