@@ -129,7 +129,7 @@ def test_of_a_job_with_too_many_rows_or_ranks_each_kind_of_rank_is_written(drawn
         ([{}], [{"elements": 5}], r"rank 0 makes allreduce of 2,000,000 bytes at train\.py:7 but rank 1 makes allreduce of 10 bytes:"),
         ([{}], [{"kind": CollectiveKind.BROADCAST, "name": "broadcast"}], "rank 1 makes broadcast of 2,000,000 bytes: let all"),
         (["recv", "send"], ["recv", "send"], r"wait for each other for ever: rank 0 makes recv of 2,000,000 bytes at train\.py:7 and rank"),
-        ([{"name": "allgather_", "kind": CollectiveKind.ALL_GATHER}], [{"kind": CollectiveKind.ALL_GATHER, "elements": 5}], ""),
+        *(([way], [way | {"elements": 5}], "") for way in [{"name": "alltoall_base_", "kind": CollectiveKind.ALL_TO_ALL}]),
         (["send", "recv"], ["recv", "send"], ""),
     ],
 )

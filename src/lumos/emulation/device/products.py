@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator
     from lumos.emulation.record import Operator
 
-
 #: Bytes of channels that a convolution multiplies in one step: the least of CUTLASS' tiles along k on matrix units, 32 elements of 16 bits
 #: or 16 of TF32 (NVIDIA, CUTLASS, Implicit GEMM Convolution, which says that a step stays within one tap).
 CHANNELS_AT_ONCE = 64

@@ -198,12 +198,15 @@ def _rendezvous(facts: Sequence[dict[int, Fact]], numbers: _Numbers, lines: Sequ
     return end_to_end([[fact.task for fact in members] for members in sets.values() if len(members) > 1])
 
 
+#: Names of exchanges of one tensor, of which all ranks bring as much.
+_WHOLE = {"allreduce_", "allreduce", "broadcast_", "_allgather_base_", "_reduce_scatter_base_", "allgather_into_tensor_coalesced_"}
+
+
 def _go_together(one: Exchange, other: Exchange) -> bool:
     """Whether two exchanges that meet may be one: of lists and of parts, sizes may differ."""
     if one.kind.is_transfer:
         return _bytes(one) == _bytes(other)
-    is_whole = one.kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST) or "_base_" in one.name or "tensor_coalesced" in one.name
-    return one.kind is other.kind and (one.host or not is_whole or one.name != other.name or _bytes(one) == _bytes(other))
+    return one.kind is other.kind and (one.host or not {one.name} == {other.name} <= _WHOLE or _bytes(one) == _bytes(other))
 
 
 def _bytes(exchange: Exchange) -> int:

@@ -23,7 +23,6 @@ from lumos.emulation.process.patches import TORCH, Silent
 if TYPE_CHECKING:
     from lumos.emulation.process.journal import Journal
 
-
 #: The mode in which tensors without data are made again, and `map_location` of each call of `torch.load` that runs.
 _loads: list[tuple[Any, Any]] = []
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import NoReturn
 
-
 #: Steps that a script may take after those that are recorded until it captures a graph that it says it captures.
 _STEPS_BEFORE_CAPTURE = 32
 #: A script that has called its outermost module so often and made no optimizer has none.
