@@ -15,7 +15,8 @@ from lumos.changes.layout.activations import measured_ranks, of_stream
 from lumos.changes.layout.change import pipeline_stages
 from lumos.changes.layout.prices import Ratio, exactly
 from lumos.changes.layout.regroup import regroup
-from lumos.changes.layout.sharding.exchanged import exchanged_by_rank, updates_of_parts
+from lumos.changes.layout.sharding.exchanged import COPIES, exchanged_by_rank, updates_of_parts
+from lumos.changes.ranges import inside
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Collectives, Kind
 from lumos.trace.table import ABSENT, Int32, Int64, Job
@@ -81,11 +82,12 @@ def replicas(
     layout = regroup(layout, chosen.tolist(), lambda exchange: (exchange.of(ranks=count),), unknown=world)
     layout = regroup(layout, summed.tolist(), lambda exchange: (exchange.of(ranks=count * sets // world),))
     prices = layout.prices.times(updates_of_parts(layout, job), exactly(world / count if sets == 1 else 1.0))
-    if count == 1:  # a script that is told to run alone may not wrap its model, and then copies nothing
-        prices = prices.times(np.concatenate([exchanged.copies for exchanged in shared]), Ratio(1.0, 0.0, 1.0))
+    wrapping = np.flatnonzero(inside(graph, job, COPIES.match)) if count == 1 else chosen[:0]
+    prices = prices.times(wrapping, Ratio(0.0, 0.0, 1.0))  # a script seldom wraps a model that has no replicas
     return replace(
         layout,
         prices=prices,
+        open=layout.open.union(wrapping.tolist()),
         awaited=(*layout.awaited, *_waits(layout, facts.task[chosen])),
         changes=(*layout.changes, *described),
     )

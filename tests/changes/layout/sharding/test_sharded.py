@@ -144,6 +144,12 @@ def test_the_calls_of_a_copy_that_goes_go_with_it(tmp_path):
     assert np.count_nonzero(graph.duration[copies] == 0) == 4
 
 
+def test_a_process_that_becomes_alone_copies_nothing_around_an_exchange_or_all_of_it(tmp_path):
+    outcome = step(replicas(tmp_path), "dp=1").outcome
+    assert 1e9 * outcome.step_time_s == pytest.approx(6_500_000, abs=50_000)
+    assert 7_500_000 < 1e9 * outcome.step_time_high_s < 7_800_000
+
+
 def test_a_process_alone_becomes_one_of_eight_that_share_their_parameters(tmp_path):
     """Two layers of 1 ms forward and 2 ms backward, and an update of 0.5 ms, of which each does an eighth. As above, the first gather, with
     the copy of an eighth before it, and the last scatter are in nobody's shadow; no gradient is exchanged otherwise."""

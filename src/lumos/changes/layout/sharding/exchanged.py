@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lumos.trace.table import Int32, Int64, Job, Trace
 
 #: Names of the operators and ranges in which FSDP2, and DDP, copy parameters and gradients together and apart around their exchanges.
-_COPIES = re.compile(r"fsdp::|aten::(split_with_sizes_copy|_chunk_cat)|torch(\.|::)distributed(\.ddp\.|::)reducer::")
+COPIES = re.compile(r"fsdp::|aten::(split_with_sizes_copy|_chunk_cat)|torch(\.|::)distributed(\.ddp\.|::)reducer::")
 #: Those of them around a gather of parameters.
 _UNPACKED = re.compile(r"fsdp::(all_gather_copy_in|split_with_sizes_copy)|aten::split_with_sizes_copy")
 #: How replicas that each update a part of the parameters send it to the others.
@@ -81,7 +81,7 @@ class Exchanged:
         self.apart = recorded_exchange(facts, int(others[0])).stride if len(others) else 1
         launch = segmentation.owners.launch
         launched = np.flatnonzero((rank == position) & (graph.kind != Kind.COLLECTIVE) & graph.on_device & (launch >= 0))
-        self.copies = launched[_inside(graph, trace, launch[launched], _COPIES)]
+        self.copies = launched[_inside(graph, trace, launch[launched], COPIES)]
         self.updates = excluding(self.updates, self.copies)
         unpacked = launched[_inside(graph, trace, launch[launched], _UNPACKED)]
         self.unpacked = unpacked[phase[unpacked] == Phase.BACKWARD]
