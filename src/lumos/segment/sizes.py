@@ -113,18 +113,24 @@ class Resized:
         return o if index < 0 else self.operator(index)._replace(dtypes=o.dtypes)
 
     def of_weights(self, shape: Shape) -> float:
-        """How many times as many values the weights of a shape, or of its reverse, have: their mean where they differ."""
-        ratios = self._weights.get(tuple(sorted(shape)), {}).values()
-        return sum(ratios) / (len(ratios) * prod(shape)) if ratios else 1.0
+        """How many times as many values the weights of a shape, or of its reverse, have: their mean where they differ, of those of which
+        most axes are joined to the sizes of the model. What a recomputed pass reads is often not, though the forward pass read it."""
+        known = self._weights.get(tuple(sorted(shape)), {}).values()
+        most = max((joined for joined, _ in known), default=0)
+        values = [value for joined, value in known if joined == most]
+        return sum(values) / (len(values) * prod(shape)) if values else 1.0
 
     @cached_property
-    def _weights(self) -> Mapping[tuple[int, ...], dict[object, int]]:
-        """The new numbers of values of the weights that have other axes, by their recorded sizes, ascending."""
-        symbols, out = self.axes.symbols, defaultdict[tuple[int, ...], dict[object, int]](dict)
+    def _weights(self) -> Mapping[tuple[int, ...], dict[object, tuple[int, int]]]:
+        """The weights that have other axes, by their recorded sizes, ascending: how many of their axes are joined to the model's sizes, and
+        their new numbers of values."""
+        symbols, out = self.axes.symbols, defaultdict[tuple[int, ...], dict[object, tuple[int, int]]](dict)
         for given in self.axes.inferred.given:
             if given.weight:
                 key = tuple(sorted(map(symbols.key, given.axes)))
-                out[tuple(sorted(map(symbols.size, given.axes)))][key] = prod(symbols.evaluate(axis, self._value) for axis in given.axes)
+                joined = sum(bool(symbols.inside(axis) & self._named) for axis in given.axes)
+                values = prod(symbols.evaluate(axis, self._value) for axis in given.axes)
+                out[tuple(sorted(map(symbols.size, given.axes)))][key] = joined, values
         return out
 
     @property

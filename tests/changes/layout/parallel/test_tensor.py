@@ -14,6 +14,7 @@ from lumos.cost.cluster import load_cluster
 from lumos.cost.collective_model import collective
 from lumos.graph.build import build
 from lumos.segment.segment import segment
+from lumos.segment.sizes import Resized, sizes
 from lumos.trace import read
 from lumos.vocabulary import CollectiveKind
 
@@ -53,6 +54,7 @@ def work():
                 yield from (drawn_views.out_of_heads if i else drawn_views.into_three)(2, 8, 2, 32)
             if i in (2, 4):
                 yield "c10d::allreduce_", [], -1, False, SUM
+                yield "aten::cat", [[2, 4, 512]] * 2, -1, False, {}
                 yield drawn_views.added(TOKENS, 512)
     yield "aten::linear", [[TOKENS, 512], [PART, 512]], 99, False, {}
     yield drawn_views.view([TOKENS, PART], RESULTS)
@@ -64,6 +66,8 @@ def work():
         for i, (out, width) in reversed(list(enumerate(((192, 512), (0, 0), (512, 64), (1024, 512), (512, 1024))))):
             shapes = [[TOKENS, out], [out, width]] if out else [QUERY] * 4
             yield "aten::mm" if out else "aten::_scaled_dot_product_flash_attention_backward", shapes, 10 * (layer + 1) + i, True, {}
+            if i == 3:  # again what the forward pass did
+                yield "aten::linear", [[TOKENS, width], [out, width]], -1, True, {}
             if i in (0, 3):
                 yield "c10d::allreduce_", [], 10 * (layer + 1) + i, True, SUM
     yield "c10d::allreduce_", [], 10, True, GRADIENTS
@@ -118,6 +122,12 @@ def test_exchanges_of_the_stream_are_told_from_those_of_results_and_gradients(sh
 def test_a_gather_of_results_is_none_of_weights_with_as_many_bytes(shared):
     layout, job, _ = shared
     assert not len(gathered(layout, 0, {0: 2 * TOKENS * PART}, of_stream(layout, job)))
+
+
+def test_a_weight_that_is_read_again_is_the_one_that_is_joined_to_the_sizes(shared):
+    trace = shared[1].traces[0]
+    old = sizes(trace)
+    assert Resized(trace, old, old._replace(ffn=2 * old.ffn)).of_weights((512, 1024)) == 2
 
 
 def test_one_rank_alone_gathers_nothing_and_puts_nothing_in_order(shared):

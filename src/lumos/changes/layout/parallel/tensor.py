@@ -68,10 +68,10 @@ def tensor_parallel(
     shared = replace(shared, shared=layout.shared * count / measured)
     if alone and cluster is not None:
         if ways.shares_sequences:
-            shared = _rest_shared(layout, shared, job, 1 / count, outside=False)
+            shared = _rest_shared(layout, shared, job, (1, count), outside=False)
         return split_over_ranks(layout, shared, job, count, cluster, ratio, rates, ways)
     if gathers:
-        shared = _rest_shared(layout, shared, job, measured / count, outside=embedding)
+        shared = _rest_shared(layout, shared, job, (measured, count), outside=embedding)
     return _rejoined(layout, exchanged(shared, job, {}, {measured: count}), job, (measured, count))
 
 
@@ -81,32 +81,48 @@ def _gathers(layout: MeasuredLayout, rows: Int64) -> bool:
     return facts is not None and any(facts.kinds[k] is CollectiveKind.REDUCE_SCATTER for k in set(facts.kind[rows].tolist()))
 
 
-def _rest_shared(before: MeasuredLayout, after: MeasuredLayout, job: Job, ratio: float, *, outside: bool) -> MeasuredLayout:
-    """The layout in which the work of the layers that no size describes takes `ratio` times its time; its interval reaches to no change.
-    outside: whether the work of embedding and head does, too."""
+def _rest_shared(
+    before: MeasuredLayout, after: MeasuredLayout, job: Job, ranks: tuple[int, int], *, outside: bool
+) -> MeasuredLayout:
+    """The layout in which the work of the layers that no size describes takes as much less time as more ranks share it, but for what works
+    on the whole stream; its interval reaches to no change. ranks: how many there were, and how many there are to be. outside: whether the
+    work of embedding and head does, too."""
     prices, segmentation = after.prices.copy(), after.segmentation
     chosen = (segmentation.layer >= 0) | outside
     repriced = np.flatnonzero(after.prices.best != before.prices.best)
     for rank in recordings_of(segmentation, job):
-        left = unchanged_work(rank, unique(repriced, changed_tasks(before, after, rank)))
-        prices.multiply(left[chosen[left]], Ratio(ratio, 1.0, 1.0))
+        whole = rank.work.of(partial(_is_whole, ranks[0], rank.sizes))
+        left = unchanged_work(rank, unique(repriced, whole, changed_tasks(before, after, rank)))
+        prices.multiply(left[chosen[left]], Ratio(ranks[0] / ranks[1], 1.0, 1.0))
     return replace(after, prices=prices)
 
 
 def _rejoined(before: MeasuredLayout, after: MeasuredLayout, job: Job, ranks: tuple[int, int]) -> MeasuredLayout:
-    """The layout in which what ranks gather of a head's results is joined to the whole, as before, and each takes its part of the gradient;
-    one rank alone does neither. ranks: how many there were, and how many there are to be."""
+    """The layout in which what ranks gather of the stream and of a head's results is joined to the whole, as before, and each takes its
+    part of the gradient of the latter; one rank alone does neither. ranks: how many there were, and how many there are to be."""
     measured, count = ranks
-    if not len(of_head(before, job)):
-        return after
     prices = after.prices.copy()
     for rank in recordings_of(before.segmentation, job):
         old, work = rank.sizes, rank.work
+        prices.multiply(work.tasks[work.like(partial(_is_joined, measured, old)) & (count == 1)], GONE)
+        if not len(of_head(before, job)):
+            continue
         part = old.micro_batch * old.seq, old.vocab
         joins, takes = (work.like(partial(_is_of_parts, *operator, *part)) for operator in (("aten::cat", measured), ("aten::clone", 1)))
         after = rewriting(after, rank.position, work.rows[joins].tolist(), partial(_of_vocabulary, old.vocab))
         prices.multiply(work.tasks[(joins | takes) & (count == 1)], GONE)
     return replace(after, prices=prices)
+
+
+def _is_whole(ranks: int, sizes: Sizes, o: ShapedOperator) -> bool:
+    """Whether an operator works on the whole stream of a microbatch, not on a rank's part of it."""
+    return _is_joined(ranks, sizes, o) or sizes.micro_batch * sizes.seq * sizes.hidden in map(elements, o.shapes)
+
+
+def _is_joined(ranks: int, sizes: Sizes, o: ShapedOperator) -> bool:
+    """Whether an operator joins the ranks' parts of the stream of a microbatch."""
+    part = sizes.micro_batch * sizes.seq * sizes.hidden / ranks
+    return o.name == "aten::cat" and [elements(s) for s in o.shapes if s] == [part] * ranks
 
 
 def _of_vocabulary(vocab: int, _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
