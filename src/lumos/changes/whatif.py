@@ -221,7 +221,7 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_onl
     if same is not None:
         answered = trusted.as_far_as_reproduced(answered, graph, same, repeat=changes.repeat)
     recorded_sizes = sizes(job.traces[0])._asdict() if resized else {}
-    shown = {**recorded_sizes, **counted, "layers": min(segmentation.stacks, default=segmentation.layers)}
+    shown = {**recorded_sizes, **counted, "layers": recorded_layers(measured, job)}
     return _sized(answered, changes, shown, {**counts(changes.settings), **resized_here}, 1e-9 * accumulation_ns(layout))
 
 

@@ -3,7 +3,8 @@
 A dependency inside a piece is copied with every instance of the piece. For a dependency between two pieces, each copy of the
 waiting task waits for all copies of the awaited task since its own piece last ran, or, where there is none, for the latest copy
 before it. Where the layout no longer runs the awaited piece, it waits for the corresponding task of the latest piece of the same
-kind. Threads and streams run the instances in order. A collective joins the same run (first, second, …) of all its ranks in a team; of
+kind; where it no longer runs the piece of a kernel that waits for what is outside the layers, the next one on its stream does. Threads
+and streams run the instances in order. A collective joins the same run (first, second, …) of all its ranks in a team; of
 several in a rank that is made of several the first takes part for all, and where none is left to meet, there is nothing to exchange.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -233,10 +235,12 @@ class _Copies:
         for e in which.tolist():
             u, v = int(before[e]), int(after[e])
             befores, afters = by_kind[int(kind[e])]
+            passed_on = kind[e] == Dependency.STREAM_WAIT and self.layout.pieces[piece[u]].label.layer < 0
             for team in teams:
-                runs = self.runs.get((team, int(piece[v])), [])
+                waits = self._behind(v, team) if passed_on and (team, int(piece[v])) not in self.runs else v
+                runs = self.runs.get((team, int(piece[waits])), [])
                 for nth, run in enumerate(runs):
-                    waiter = self.copy(v, run)
+                    waiter = self.copy(waits, run)
                     if waiter < 0:
                         continue
                     for source in self._sources(u, team, run, runs[nth - 1] if nth else -1):
@@ -244,6 +248,23 @@ class _Copies:
                         afters.append(waiter)
         for k, (befores, afters) in by_kind.items():
             edges.add(np.array(befores, np.int64), np.array(afters, np.int64), Dependency(k))
+
+    @cached_property
+    def _on_processors(self) -> tuple[Int64, Int64]:
+        """The measured tasks of each processor after each other, in the order of their pieces, and by measured task its place there."""
+        order = np.lexsort((self.layout.segmentation.piece, self.base.processor))
+        return order, np.argsort(order)
+
+    def _behind(self, task: int, team: int) -> int:
+        """The next task behind `task` on its processor in a piece of its step that a team runs; itself where there is none."""
+        order, place = self._on_processors
+        piece, step = self.layout.segmentation.piece, self.layout.pieces[self.layout.segmentation.piece[task]].step
+        for later in order[place[task] + 1 :]:
+            if self.base.processor[later] != self.base.processor[task] or self.layout.pieces[piece[later]].step != step:
+                return task
+            if (team, int(piece[later])) in self.runs:
+                return int(later)
+        return task
 
     def _sources(self, task: int, team: int, run: int, previous: int) -> list[int]:
         """The new tasks for which instance `run` of a team waits in place of `task`. previous: the instance in which its piece last ran, -1

@@ -102,6 +102,7 @@ def step_ms(found, *words):
         (["pp=4", "microbatches=8"], 11 * 30),
         (["vpp=2"], 4.5 * 60),
         (["layers=8"], 5 * 120),
+        (["layers=2"], 5 * 30),  # as many as a stage has now
         (["layers=8", "pp=4"], 7 * 60),
     ],
 )
@@ -129,6 +130,15 @@ def test_chunks_become_one(tmp_path):
 def test_every_chunk_has_its_part_of_other_layers(tmp_path):
     """Eight layers in chunks of two; sixteen are chunks of four, which take twice as long."""
     assert step_ms(pipeline(tmp_path, INTERLEAVED), "layers=16") == pytest.approx(2 * 4.5 * 120, rel=0.01)
+
+
+def test_stages_of_one_layer_each_are_joined_and_ordered_whole(tmp_path):
+    """No pass shows layers that repeat."""
+    found = pipeline(tmp_path, ["FFFFBBBB"] * 4, layers=(1, 1, 1, 1))
+    assert step_ms(found, "schedule=1f1b", "microbatches=8") == pytest.approx(11 * 30, rel=0.01)
+    assert step_ms(found, "pp=2") == pytest.approx(5 * 60, rel=0.01)
+    with pytest.raises(UsageError, match="4 stages, whose passes show no layers that repeat, cannot be spread over 3 chunks"):
+        step(found, "pp=3")
 
 
 def test_half_of_what_an_order_of_passes_gains_is_sure(tmp_path):

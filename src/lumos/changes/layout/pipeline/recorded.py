@@ -250,11 +250,13 @@ def like(microbatch: int, count: int, recorded: int) -> int:
 
 class PassParts:
     """The instances of a pass: before its layers, in each of them, and after them, in the order in which they ran. What lies between layers
-    belongs to the one before it."""
+    belongs to the one before it. A pass that shows none that repeat is one as a whole."""
 
     def __init__(self, layout: MeasuredLayout, items: Sequence[Instance], *, backward: bool) -> None:
         self.backward = backward
         numbers = [layout.pieces[item.piece].label.layer for item in items]
+        self.whole = max(numbers, default=-1) < 0
+        numbers = [0] * len(items) if self.whole else numbers
         inside = [i for i, number in enumerate(numbers) if number >= 0]
         low, high = (inside[0], inside[-1] + 1) if inside else (len(items), len(items))
         self.start, self.end = list(items[:low]), list(items[high:])
@@ -264,7 +266,8 @@ class PassParts:
             if number >= 0 and (number != previous or item.piece in ran):  # another layer, or the same one again
                 self.layers.append([])
                 previous, ran = number, set()
-            ran.add(item.piece)
+            if not self.whole:
+                ran.add(item.piece)
             self.layers[-1].append(item)
 
     def of(self, chosen: Sequence[int], *, lead: bool, tail: bool) -> list[Instance]:

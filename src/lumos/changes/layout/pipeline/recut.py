@@ -269,30 +269,33 @@ class _Cut:
         old, new = recorded.pipeline, wanted.pipeline
         self.names = [step.name for step in layout.segmentation.owners.steps]
         self.steps = [[*steps_of(layout, items)] for items in layout.ranks]
-        self.shown = self._shown()
+        self.shown, whole = self._shown()
         total = sum(self.shown)
-        if total < new.places:
-            raise UsageError(f"--set pp: {counted(total, 'layer')} cannot be spread over {counted(new.places, 'chunk')} of a pipeline")
+        if total < new.places or (whole and total % new.places):
+            parts = f"{counted(total, 'stage')}, whose passes show no layers that repeat," if whole else counted(total, "layer")
+            raise UsageError(f"--set pp: {parts} cannot be spread over {counted(new.places, 'chunk')} of a pipeline")
         same = (old.stages, old.chunks) == (new.stages, new.chunks) and wanted.ends == EVEN
         self.layers = self.shown if same else layers_of_places(total, new.stages, new.chunks, wanted.ends)
         ends = [*accumulate(self.layers)]
         self.sources = [self._sources(end - size, end) for end, size in zip(ends, self.layers, strict=True)]
         self.stands_for = _stands_for(old.stages, new.stages)
 
-    def _shown(self) -> list[int]:
-        """The layers of every recorded chunk."""
-        old = self.recorded.pipeline
+    def _shown(self) -> tuple[list[int], bool]:
+        """The layers of every recorded chunk, and whether it is one as a whole since no pass shows any."""
+        old, alike = self.recorded.pipeline, set[bool]()
         out = [0] * old.places
         for stage in range(old.stages):
             step = next(s for s in self.steps[self.recorded.ranks[stage][0]] if len(s.passes) == self.recorded.passes)
             for (_, chunk, backward), one in passes_of_step(self.recorded, stage, step).items():
                 number = chunk * old.stages + stage
-                layers = len(PassParts(self.layout, one.items, backward=backward).layers)
-                if not layers or layers != (out[number] or layers):
-                    shows = "other layers than another" if layers else "no layers that repeat"
-                    raise LumosError(f"--set pp: a pass of stage {stage} shows {shows}, so it cannot be cut anew (lumos inspect --blocks)")
+                parts = PassParts(self.layout, one.items, backward=backward)
+                layers = len(parts.layers)
+                alike.add(parts.whole)
+                if len(alike) > 1 or layers != (out[number] or layers):
+                    shows = "other layers than another, so it cannot be cut anew (lumos inspect --blocks)"
+                    raise LumosError(f"--set pp: a pass of stage {stage} shows {shows}")
                 out[number] = layers
-        return out
+        return out, alike == {True}
 
     def _sources(self, begin: int, end: int) -> list[_Source]:
         """Where the layers `begin` to `end` of the model were recorded."""
