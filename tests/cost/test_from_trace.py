@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lumos.cost.attention_model import attention
 from lumos.cost.cluster import load_cluster
 from lumos.cost.coefficients import overlay, shipped_coefficients
 from lumos.cost.estimate import SCALED
@@ -15,6 +16,7 @@ from lumos.cost.memory_bound_model import moved
 from lumos.cost.operators import OperatorTime, operator_times
 from lumos.cost.traffic import traffic
 from lumos.errors import LumosError
+from lumos.operators.table import argument_places
 from lumos.trace import Trace, read
 
 
@@ -99,6 +101,16 @@ def test_ratios_by_class_and_predictions_that_start_from_them(tmp_path: Path) ->
     assert own.time == pytest.approx(1.3 * int(plain.time), rel=0.01)
     assert own.source == SCALED
     assert own.high / own.time < plain.high / plain.time
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_is_held_against_the_model_with_its_own_mask(tmp_path: Path, *, causal: bool) -> None:
+    modelled = int(attention(4, 4096, 16, 128, load_cluster("h100").accelerator, causal=causal).time)
+    name = "aten::_flash_attention_forward"
+    events = operator(name, [[4, 4096, 16, 128]] * 3, ["c10::BFloat16"] * 3, 0, modelled / 1e3, 1)
+    events[0]["args"]["Concrete Inputs"] = [""] * argument_places(name)["is_causal"] + [str(causal)]
+    trace = trace_of(tmp_path, events)
+    assert class_ratios(trace, accelerator_of(trace))[0].ratio == pytest.approx(1, rel=0.01)
 
 
 def test_a_trace_without_shapes_cannot_be_calibrated_on(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def _attention(o: OperatorTime, a: AttentionSizes, accelerator: Accelerator) -> 
     if dtype is None or "efficient" in o.name:  # its kernels are others than those of the fitted sets
         return None
     batch, heads, kv_heads, queries, keys, width, _ = a
-    cost = attention(batch, queries, heads, width, accelerator, dtype, kv_heads=kv_heads, kv_len=keys, causal=False, direction=direction)
+    cost = attention(batch, queries, heads, width, accelerator, dtype, kv_heads=kv_heads, kv_len=keys, causal=o.causal, direction=direction)
     return "attention", AttentionKernel.FLASH, cost
 
 

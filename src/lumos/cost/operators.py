@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.graph.places import innermost
+from lumos.operators.shaped import has_causal_mask, is_attention
 from lumos.trace.nesting import callers
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int64, Trace
 
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
 
 class OperatorTime(NamedTuple):
     """One call of an operator. shapes, dtypes: of its inputs; () and "" for an input that is not a tensor. work_ns: the time of
-    its kernels, or its own time on the CPU. kernels: how many there are (1 on the CPU)."""
+    its kernels, or its own time on the CPU. kernels: how many there are (1 on the CPU). causal: whether it is an attention whose call says
+    that no query sees a later key."""
 
     name: str
     shapes: tuple[Shape, ...]
     dtypes: tuple[str, ...]
     work_ns: int
     kernels: int
+    causal: bool = False
 
 
 def operator_times(trace: Trace) -> tuple[OperatorTime, ...]:
@@ -38,7 +41,7 @@ def operator_times(trace: Trace) -> tuple[OperatorTime, ...]:
 
     Empty where the trace has no shapes.
     """
-    dims, types = trace.args.get("Input Dims"), trace.dense("Input type")
+    dims, types, values = trace.args.get("Input Dims"), trace.dense("Input type"), trace.dense("Concrete Inputs")
     if dims is None:
         return ()
     chosen = trace.category[dims.rows] == Category.OPERATOR
@@ -57,7 +60,9 @@ def operator_times(trace: Trace) -> tuple[OperatorTime, ...]:
         shapes = _shapes(trace.strings[text_of[row]])
         names = tuple(map(str, json.loads(trace.strings[int(types[row])]))) if types[row] >= 0 else ()
         names += ("",) * (len(shapes) - len(names))
-        out.append(OperatorTime(trace.strings[trace.name[row]], shapes, names[: len(shapes)], int(spent[row]), int(count[row])))
+        name = trace.strings[trace.name[row]]
+        causal = is_attention(name) and values[row] >= 0 and has_causal_mask(name, json.loads(trace.strings[int(values[row])]))
+        out.append(OperatorTime(name, shapes, names[: len(shapes)], int(spent[row]), int(count[row]), bool(causal)))
     return tuple(out)
 
 
