@@ -20,7 +20,7 @@ from lumos.changes.layout.activations import in_forward, weights_carried
 from lumos.changes.layout.measured_layout import NOTHING, Extra
 from lumos.changes.layout.pipeline.recorded import recorded_pipeline
 from lumos.changes.layout.prices import TaskPrices, exactly
-from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
+from lumos.changes.layout.sharding.exchanged import REDUCER, exchanged_by_rank
 from lumos.changes.ranges import inside
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
@@ -42,9 +42,8 @@ if TYPE_CHECKING:
 
 #: What operators and kernels are called that update lists of weights.
 _LISTS = re.compile(r"_foreach_|_fused_|multi_tensor")
-#: What DistributedDataParallel calls its copies of gradients into buckets and back, and FSDP2 what it does to scatter them: both only where
-#: they exchange them.
-_BUCKETS = re.compile(r"torch(\.|::)distributed(\.ddp\.|::)reducer::|FSDP::post_backward_r(educe|s_wait)")
+#: What DistributedDataParallel and FSDP2 do around an exchange of gradients, and only where there is one.
+_BUCKETS = re.compile(rf"{REDUCER}|FSDP::post_backward_r(educe|s_wait)")
 
 #: The phases of a microbatch's passes.
 _OF_PASSES = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)

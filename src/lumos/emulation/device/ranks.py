@@ -206,7 +206,7 @@ def _go_together(one: Exchange, other: Exchange) -> bool:
     """Whether two exchanges that meet may be one: of lists and of parts, sizes may differ."""
     if one.kind.is_transfer:
         return _bytes(one) == _bytes(other)
-    return one.kind is other.kind and (one.host or not {one.name} == {other.name} <= _WHOLE or _bytes(one) == _bytes(other))
+    return one.kind is other.kind and (one.host or one.name != other.name or one.name not in _WHOLE or _bytes(one) == _bytes(other))
 
 
 def _bytes(exchange: Exchange) -> int:

@@ -81,9 +81,7 @@ def _gathers(layout: MeasuredLayout, rows: Int64) -> bool:
     return facts is not None and any(facts.kinds[k] is CollectiveKind.REDUCE_SCATTER for k in set(facts.kind[rows].tolist()))
 
 
-def _rest_shared(
-    before: MeasuredLayout, after: MeasuredLayout, job: Job, ranks: tuple[int, int], *, outside: bool
-) -> MeasuredLayout:
+def _rest_shared(before: MeasuredLayout, after: MeasuredLayout, job: Job, ranks: tuple[int, int], *, outside: bool) -> MeasuredLayout:
     """The layout in which the work of the layers that no size describes takes as much less time as more ranks share it, but for what works
     on the whole stream; its interval reaches to no change. ranks: how many there were, and how many there are to be. outside: whether the
     work of embedding and head does, too."""
@@ -101,11 +99,11 @@ def _rejoined(before: MeasuredLayout, after: MeasuredLayout, job: Job, ranks: tu
     """The layout in which what ranks gather of the stream and of a head's results is joined to the whole, as before, and each takes its
     part of the gradient of the latter; one rank alone does neither. ranks: how many there were, and how many there are to be."""
     measured, count = ranks
-    prices = after.prices.copy()
+    prices, has_head = after.prices.copy(), len(of_head(before, job)) > 0
     for rank in recordings_of(before.segmentation, job):
         old, work = rank.sizes, rank.work
         prices.multiply(work.tasks[work.like(partial(_is_joined, measured, old)) & (count == 1)], GONE)
-        if not len(of_head(before, job)):
+        if not has_head:
             continue
         part = old.micro_batch * old.seq, old.vocab
         joins, takes = (work.like(partial(_is_of_parts, *operator, *part)) for operator in (("aten::cat", measured), ("aten::clone", 1)))

@@ -255,19 +255,17 @@ class PassParts:
     def __init__(self, layout: MeasuredLayout, items: Sequence[Instance], *, backward: bool) -> None:
         self.backward = backward
         numbers = [layout.pieces[item.piece].label.layer for item in items]
-        self.whole = max(numbers, default=-1) < 0
-        numbers = [0] * len(items) if self.whole else numbers
         inside = [i for i, number in enumerate(numbers) if number >= 0]
+        self.whole = not inside
         low, high = (inside[0], inside[-1] + 1) if inside else (len(items), len(items))
-        self.start, self.end = list(items[:low]), list(items[high:])
-        self.layers: list[list[Instance]] = []
+        self.start, self.end = ([], []) if self.whole else (list(items[:low]), list(items[high:]))
+        self.layers: list[list[Instance]] = [list(items)] if self.whole and items else []
         previous, ran = -1, set[int]()
         for item, number in zip(items[low:high], numbers[low:high], strict=True):
             if number >= 0 and (number != previous or item.piece in ran):  # another layer, or the same one again
                 self.layers.append([])
                 previous, ran = number, set()
-            if not self.whole:
-                ran.add(item.piece)
+            ran.add(item.piece)
             self.layers[-1].append(item)
 
     def of(self, chosen: Sequence[int], *, lead: bool, tail: bool) -> list[Instance]:

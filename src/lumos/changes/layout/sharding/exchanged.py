@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from lumos.segment.rank import RankRecording
     from lumos.trace.table import Int32, Int64, Job, Trace
 
+#: What DistributedDataParallel calls its copies of gradients into buckets and back, which it makes where it exchanges them.
+REDUCER = r"torch(\.|::)distributed(\.ddp\.|::)reducer::"
 #: Names of the operators and ranges in which FSDP2, and DDP, copy parameters and gradients together and apart around their exchanges.
-COPIES = re.compile(r"fsdp::|aten::(split_with_sizes_copy|_chunk_cat)|torch(\.|::)distributed(\.ddp\.|::)reducer::")
+COPIES = re.compile(rf"fsdp::|aten::(split_with_sizes_copy|_chunk_cat)|{REDUCER}")
 #: Those of them around a gather of parameters.
 _UNPACKED = re.compile(r"fsdp::(all_gather_copy_in|split_with_sizes_copy)|aten::split_with_sizes_copy")
 #: How replicas that each update a part of the parameters send it to the others.
